@@ -1,0 +1,43 @@
+"""`fedacg report`: tables, curves and a page from run folders.
+
+Only the words at the terminal; the work is done in `fedacg.report`.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Run folders, or folders with run folders below.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the report to.")] = Path("report"),
+    target: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--target",
+            "-t",
+            help="An accuracy to reach, as a fraction; may be given again. Without it, the experiments' own.",
+            show_default=False,
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the page's path.")] = False,
+) -> None:
+    """Compare runs: one table, curves as PNG and PDF, and one page that needs no network."""
+    # Here and not above: matplotlib takes longer to load than most commands take to run.
+    from fedacg.report import write
+
+    written = write(folders, out, target or None)
+    page = next(path for path in written.paths if path.suffix == ".html")
+    if quiet:
+        typer.echo(page)
+        return
+    Console().print(written.table)
+    typer.echo()
+    for note in written.notes:
+        typer.echo(f"note: {note}")
+    others = ", ".join(path.name for path in written.paths if path != page)
+    typer.echo(f"report: {page}\nbeside it: {others}")

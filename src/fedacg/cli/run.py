@@ -1,0 +1,171 @@
+"""`fedacg run` and `fedacg compare`: play one experiment, or one with several methods and seeds."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedacg import engines
+from fedacg.cli.progress import make_progress
+from fedacg.errors import InputError
+from fedacg.experiment import Experiment, Tree, find, override, with_method
+from fedacg.loggers import make_loggers
+from fedacg.metrics import human_bytes
+from fedacg.run import Result, load_data, play, prepare
+from fedacg.store import is_finished
+
+Recipe = Annotated[str, typer.Argument(help="A recipe's name or a TOML file.", show_default=False)]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", help="A setting, such as local.lr=0.05; may be given again."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is in the folder.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what was written.")]
+Log = Annotated[
+    list[str] | None,
+    typer.Option("--log", help="Log to a tool as well, such as tensorboard; may be given again."),
+]
+
+
+def run(
+    recipe: Recipe,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", "-m", help="In place of the recipe's; fedacg:lam=0.9 sets options."),
+    ] = None,
+    settings: Set = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The run folder; runs/NAME-METHOD-sSEED by default.")
+    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    log: Log = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run one experiment."""
+    console = Console()
+    tree = find(recipe)
+    if method:
+        tree = with_method(tree, method)
+    experiment = Experiment.parse(override(tree, settings or []))
+    folder = out or Path("runs") / f"{experiment.name}-{folder_name(experiment)}"
+    observers = [*make_progress(console, quiet), *make_loggers(log or [], folder)]
+    try:
+        result = play(
+            experiment,
+            prepare(experiment),
+            folder=folder,
+            resume=resume,
+            overwrite=overwrite,
+            observers=observers,
+        )
+    except KeyboardInterrupt:
+        again = f"fedacg run {folder / 'experiment.toml'} --out {folder} --resume"
+        raise _stopped(console, again) from None
+    if quiet:
+        typer.echo(folder)
+    else:
+        _print_result(console, result)
+
+
+def compare(
+    recipe: Recipe,
+    methods: Annotated[str, typer.Option("--methods", "-m", help="Names with commas between them.")],
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="Numbers with commas between them; the recipe's by default.")
+    ] = None,
+    settings: Set = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The folder for runs and report; runs/NAME by default.")
+    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    log: Log = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run one experiment with several methods: one table, one picture, one page."""
+    console = Console()
+    experiments = _experiments(override(find(recipe), settings or []), methods, seeds)
+    first = next(iter(experiments.values()))
+    folder = out or Path("runs") / first.name
+    engine = engines.start(first.engine)
+    progress = make_progress(console, quiet)
+    data = None
+    try:
+        for name, experiment in experiments.items():
+            if resume and is_finished(folder / name, experiment):
+                continue
+            if data is None or experiment.seed != data[0]:
+                data = experiment.seed, load_data(experiment)
+            play(
+                experiment,
+                prepare(experiment, data[1]),
+                folder=folder / name,
+                resume=resume,
+                overwrite=overwrite,
+                engine=engine,
+                observers=[*progress, *make_loggers(log or [], folder / name)],
+            )
+    except KeyboardInterrupt:
+        raise _stopped(console, "the same command with --resume") from None
+    finally:
+        engine.close()
+
+    from fedacg.cli.report import report
+
+    if not quiet:
+        console.print()
+    report([folder / name for name in experiments], out=folder, target=None, quiet=quiet)
+
+
+def folder_name(experiment: Experiment) -> str:
+    """What tells a run's folder apart from others of its experiment."""
+    return f"{experiment.method.name}-s{experiment.seed}"
+
+
+def _experiments(tree: Tree, methods: str, seeds: str | None) -> dict[str, Experiment]:
+    """Every method with every seed, by the name of its folder; all are checked before the first is run."""
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    if not names:
+        raise InputError("--methods: needs at least one name")
+    numbers = _seeds(seeds) if seeds else [tree.get("seed", 0)]
+    experiments: dict[str, Experiment] = {}
+    for seed in numbers:
+        for name in names:
+            experiment = Experiment.parse({**with_method(tree, name), "seed": seed})
+            suffix = name.partition(":")[2].replace(":", "-")
+            label = folder_name(experiment) + (f"-{suffix}" if suffix else "")
+            if label in experiments:
+                raise InputError(f"--methods {methods!r}: {name} with seed {seed} stands there twice")
+            experiments[label] = experiment
+    return experiments
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--seeds {text!r}: must be whole numbers with commas between them") from None
+
+
+def _stopped(console: Console, again: str) -> typer.Exit:
+    console.print("\nStopped; the last whole round is saved. To go on:", highlight=False)
+    console.print(f"  {again}", highlight=False, markup=False, soft_wrap=True)
+    return typer.Exit(130)
+
+
+def _print_result(console: Console, result: Result) -> None:
+    summary = result.summary
+    rows = [
+        ("accuracy", f"{100 * summary['accuracy']:.2f} %"),
+        ("moving average", f"{100 * summary['moving_average']:.2f} %"),
+        *((f"rounds to {100 * float(t):g} %", rounds) for t, rounds in summary["rounds_to"].items()),
+        ("sent", human_bytes(summary["bytes_down"] + summary["bytes_up"])),
+        ("seconds", f"{summary['seconds']['total']:.1f}"),
+        ("vector sha256", summary["vector_sha256"][:16] + "…"),
+        ("folder", str(result.folder)),
+    ]
+    for name, value in rows:
+        console.print(f"{name:16}{value}", highlight=False, markup=False, soft_wrap=True)

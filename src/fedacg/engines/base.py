@@ -1,0 +1,111 @@
+"""What every engine does: train a cohort's clients and evaluate a model, with the same result to the bit."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from fedacg.data.examples import FederatedData
+from fedacg.link import Message
+from fedacg.local import LocalSettings
+from fedacg.methods.method import Method
+from fedacg.settings import Section
+
+
+class EngineSettings(Section):
+    """Where the local work is done; the result does not depend on it."""
+
+    name: Literal["serial", "processes"] = "processes"
+    workers: int = Field(2, ge=1)
+    """Worker processes, one thread each."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker must have to serve any client of a run; given to it once."""
+
+    module: nn.Module
+    channels_last: bool
+    data: FederatedData
+    method: Method
+    local: LocalSettings
+    seed: int
+    evaluate_batch: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One client's work in one round."""
+
+    round: int
+    client: int
+    cost: int
+    """Local steps to be done, for putting the longest first."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A client's upload, as it crosses the link, with the scalars that travel beside it."""
+
+    client: int
+    examples: int
+    steps: int
+    loss: float
+    upload: Message
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Sums over test examples; those of disjoint parts add up."""
+
+    examples: int
+    loss: float
+    correct: int
+
+    def __add__(self, other: "Evaluation") -> "Evaluation":
+        return Evaluation(self.examples + other.examples, self.loss + other.loss, self.correct + other.correct)
+
+
+class Engine(Protocol):
+    """Workers that serve one job at a time."""
+
+    def setup(self, job: Job) -> None:
+        """Take on a job; may be called again for the next one."""
+        ...
+
+    def train(self, broadcast: Message, tasks: Sequence[Task]) -> Iterator[Answer]:
+        """Answers in the order of the tasks; each is valid until the next is asked for."""
+        ...
+
+    def evaluate(self, model: Message) -> Evaluation:
+        """Sums over the whole test set for a model given as `theta` and `buffers`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def chunks(examples: int, size: int) -> list[tuple[int, int]]:
+    """The test set in parts of a fixed size, so that sums do not depend on the number of workers."""
+    return [(first, min(first + size, examples)) for first in range(0, examples, size)]
+
+
+def total(parts: Sequence[Evaluation]) -> Evaluation:
+    """The sum of evaluations, in order."""
+    result = Evaluation(0, 0.0, 0)
+    for part in parts:
+        result = result + part
+    return result
+
+
+class one_thread:
+    """Compute with a single thread inside the block, as workers do, and as before after it."""
+
+    def __enter__(self) -> None:
+        self._before = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_num_threads(self._before)

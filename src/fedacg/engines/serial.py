@@ -1,0 +1,25 @@
+"""All work in this process, one client after the other."""
+
+from collections.abc import Iterator, Sequence
+
+from fedacg.engines.base import Answer, Evaluation, Job, Task, chunks, total
+from fedacg.engines.worker import Worker
+from fedacg.link import Message
+
+
+class SerialEngine:
+    """One worker, here."""
+
+    def setup(self, job: Job) -> None:
+        self._worker = Worker(job)
+
+    def train(self, broadcast: Message, tasks: Sequence[Task]) -> Iterator[Answer]:
+        return (self._worker.train(task, broadcast) for task in tasks)
+
+    def evaluate(self, model: Message) -> Evaluation:
+        job = self._worker.job
+        spans = chunks(len(job.data.test), job.evaluate_batch)
+        return total([self._worker.evaluate(model, first, last) for first, last in spans])
+
+    def close(self) -> None:
+        """Nothing was started."""

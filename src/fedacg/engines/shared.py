@@ -1,0 +1,151 @@
+"""Memory that processes share: anonymous segments, and objects whose tensors live in one.
+
+A segment has no name and no file that could be left behind: it goes when the last process that maps it ends,
+however it ends. Segments travel to other processes over Unix sockets.
+"""
+
+import io
+import mmap
+import os
+import pickle
+import shutil
+import socket
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import Tensor
+
+_ALIGNMENT = 64
+_MEMORY_FOLDER = Path("/dev/shm")
+
+
+class Segment:
+    """A stretch of memory, and the file descriptor it can be passed on by."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.descriptor, self.size = descriptor, size
+        self._memory = mmap.mmap(descriptor, size)
+
+    @classmethod
+    def create(cls, size: int) -> "Segment":
+        """A new segment, in memory where there is room and else in an unlinked temporary file."""
+        size = max(size, 1)
+        roomy = _MEMORY_FOLDER.is_dir() and shutil.disk_usage(_MEMORY_FOLDER).free > 1.1 * size
+        with tempfile.TemporaryFile(dir=_MEMORY_FOLDER if roomy else None) as file:
+            # Reserved in full, so that a full disk is an error here and not a crash on a later access.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+            return cls(os.dup(file.fileno()), size)
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+    def tensor(self, dtype: torch.dtype, offset: int, count: int) -> Tensor:
+        """A vector in the segment; it keeps the memory alive."""
+        if count == 0:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset)
+
+    def bytes(self, offset: int, count: int) -> memoryview:
+        return memoryview(self._memory)[offset : offset + count]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a named vector lies in a segment."""
+
+    name: str
+    dtype: torch.dtype
+    offset: int
+    count: int
+
+
+def write_message(segment: Segment, message: Mapping[str, Tensor], start: int = 0) -> list[Place]:
+    """Copy a message's vectors into a segment and return where they are."""
+    places, offset = [], start
+    for name, vector in message.items():
+        offset = _aligned(offset)
+        segment.tensor(vector.dtype, offset, vector.numel()).copy_(vector)
+        places.append(Place(name, vector.dtype, offset, vector.numel()))
+        offset += vector.numel() * vector.element_size()
+    return places
+
+
+def read_message(segment: Segment, places: Sequence[Place]) -> dict[str, Tensor]:
+    """The vectors of a message, as views on the segment."""
+    return {place.name: segment.tensor(place.dtype, place.offset, place.count) for place in places}
+
+
+def message_room(message: Mapping[str, Tensor]) -> int:
+    """Bytes that a message takes in a segment, alignment included."""
+    return sum(_aligned(vector.numel() * vector.element_size()) + _ALIGNMENT for vector in message.values())
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """An object on its way to other processes: its structure here, its arrays in a segment."""
+
+    structure: bytes
+    spans: list[tuple[int, int]]
+
+
+def freeze(value: object) -> tuple[Frozen, Segment]:
+    """Put an object's tensors and arrays into one new segment; classes of a script travel by value."""
+    buffers: list[pickle.PickleBuffer] = []
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
+    spans, offset = [], 0
+    for buffer in buffers:
+        length = buffer.raw().nbytes
+        spans.append((offset, length))
+        offset = _aligned(offset + length)
+    segment = Segment.create(offset)
+    for (start, length), buffer in zip(spans, buffers, strict=True):
+        segment.bytes(start, length)[:] = buffer.raw()
+    return Frozen(stream.getvalue(), spans), segment
+
+
+def thaw(frozen: Frozen, segment: Segment) -> Any:
+    """The object, its tensors and arrays as views on the segment."""
+    return pickle.loads(frozen.structure, buffers=[segment.bytes(*span) for span in frozen.spans])
+
+
+def send_segment(channel: socket.socket, segment: Segment) -> None:
+    socket.send_fds(channel, [segment.size.to_bytes(8, "big")], [segment.descriptor])
+
+
+def receive_segment(channel: socket.socket) -> Segment:
+    size, descriptors, _, _ = socket.recv_fds(channel, 8, 1)
+    if not descriptors:
+        raise EOFError("the other end closed the channel")
+    return Segment(descriptors[0], int.from_bytes(size, "big"))
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Tensors on the CPU leave the stream as NumPy arrays do, out of band."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is Tensor and _plain(value):
+            bits = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+            return _tensor, (bits, value.dtype, tuple(value.shape))
+        return super().reducer_override(value)
+
+
+def _plain(value: Tensor) -> bool:
+    return value.device.type == "cpu" and value.layout == torch.strided and not value.requires_grad
+
+
+def _tensor(bits: "np.ndarray[Any, np.dtype[np.uint8]]", dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(bits).view(dtype).reshape(shape)

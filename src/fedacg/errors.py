@@ -1,0 +1,24 @@
+"""Errors that are the user's to mend, and the words they are told in.
+
+Everything raised from here ends a command with its message and exit code 2, without a traceback.
+Any other exception is a bug and shows its traceback.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """Something that was given does not fit: the message names it, its value and what is allowed."""
+
+
+class RunError(RuntimeError):
+    """A run could not go on: it diverged, or its workers kept dying."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that is not in a catalogue, with the nearest right one."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return InputError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(names)}")

@@ -1,0 +1,214 @@
+"""What a run is: one validated, frozen description. TOML in, TOML out, overrides by dotted key.
+
+A description says which data, model and method by name; run.py makes them. What does not fit is refused
+here, at the door, with the field, the value and what is allowed.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+
+from fedacg import methods
+from fedacg.engines.base import EngineSettings
+from fedacg.errors import InputError, unknown
+from fedacg.federation import EvaluateSettings
+from fedacg.local import LocalSettings
+from fedacg.sampling import CohortSettings
+from fedacg.settings import Section
+
+Tree = dict[str, Any]
+
+
+class DataSettings(Section):
+    """Which examples, and how they lie with the clients."""
+
+    name: str = "digits"
+    clients: int = Field(100, ge=1)
+    split: str = "dirichlet"
+    """`iid`, `dirichlet`, or `natural` for data that come with their clients."""
+    alpha: float = Field(0.3, ge=0)
+    """Concentration of the Dirichlet split; α of Synthetic(α, β)."""
+    beta: float = Field(1.0, ge=0)
+    """β of Synthetic(α, β)."""
+    split_file: str = ""
+    """A saved split to use in place of drawing one."""
+    augment: bool = False
+    """Rotate, crop and flip training images."""
+
+
+class ModelSettings(Section):
+    """Which network, with options of its own such as `hidden`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "mlp"
+    layout: Literal["auto", "default", "channels-last"] = "auto"
+    """How convolution weights lie in the vector; `auto` takes what was measured to be fast."""
+
+    @property
+    def options(self) -> Tree:
+        return dict(self.model_extra or {})
+
+
+class MethodSettings(Section):
+    """Which method, with its options; those not given are filled in."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "fedacg"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, tree: Any) -> Any:
+        if not isinstance(tree, Mapping):
+            return tree
+        options = {key: value for key, value in tree.items() if key != "name"}
+        name = str(tree.get("name", "fedacg"))
+        return {"name": name, **methods.complete(name, options)}
+
+    @property
+    def options(self) -> dict[str, float]:
+        return dict(self.model_extra or {})
+
+
+class SaveSettings(Section):
+    """How much work a crash may cost."""
+
+    seconds: float = Field(10.0, ge=0)
+    """A checkpoint is written after a round when the last one is this old; 0 writes one every round."""
+
+
+class Experiment(Section):
+    """A complete description of a run: running it again gives the same bits."""
+
+    name: str = "experiment"
+    seed: int = Field(0, ge=0)
+    rounds: int = Field(100, ge=1)
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    method: MethodSettings = MethodSettings()
+    cohort: CohortSettings = CohortSettings()
+    local: LocalSettings = LocalSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+    engine: EngineSettings = EngineSettings()
+    save: SaveSettings = SaveSettings()
+
+    @classmethod
+    def parse(cls, tree: Mapping[str, Any]) -> Self:
+        """The experiment a tree of settings describes; what is wrong with it in one InputError."""
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            raise InputError("\n".join(_explain(cls, problem) for problem in error.errors())) from None
+
+    def to_toml(self) -> str:
+        """The whole description as a TOML file."""
+        tree = self.model_dump()
+        lines = [f"{key} = {_toml(value)}" for key, value in tree.items() if not isinstance(value, dict)]
+        for key, table in tree.items():
+            if isinstance(table, dict):
+                lines += ["", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in table.items())]
+        return "\n".join(lines) + "\n"
+
+    def difference(self, other: "Experiment") -> list[str]:
+        """What differs in a way that changes the result, a line a key; where the work is done does not."""
+        ours, theirs = (_flat(e.model_dump(exclude={"engine", "save", "name"})) for e in (self, other))
+        keys = sorted(ours.keys() | theirs.keys())
+        return [
+            f"{key} is {_toml(ours[key]) if key in ours else 'absent'}"
+            f" there and {_toml(theirs[key]) if key in theirs else 'absent'} here"
+            for key in keys
+            if ours.get(key) != theirs.get(key)
+        ]
+
+
+def read_toml(path: Path) -> Tree:
+    """The tree of settings in a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a TOML file: {error}") from None
+
+
+def recipe_names() -> list[str]:
+    """The experiments that come with the package."""
+    folder = resources.files("fedacg.recipes")
+    return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".toml"))
+
+
+def find(recipe: str) -> Tree:
+    """The tree of a recipe by name, or of a TOML file by its path."""
+    if recipe.endswith(".toml") or "/" in recipe:
+        return read_toml(Path(recipe))
+    if recipe not in recipe_names():
+        raise unknown("recipe", recipe, recipe_names())
+    with resources.as_file(resources.files("fedacg.recipes") / f"{recipe}.toml") as path:
+        return read_toml(path)
+
+
+def override(tree: Tree, assignments: Sequence[str]) -> Tree:
+    """The tree with `key=value` applied; a key is dotted, a value is TOML or else a plain string."""
+    result = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        *tables, last = key.strip().split(".")
+        if not equals or not last or len(tables) > 1:
+            raise InputError(f"--set {assignment!r}: must look like rounds=10 or local.lr=0.05")
+        table = result.setdefault(tables[0], {}) if tables else result
+        if not isinstance(table, dict):
+            raise InputError(f"--set {assignment!r}: {tables[0]} is a single value, not a table")
+        table[last] = _value(text.strip())
+    return result
+
+
+def with_method(tree: Tree, text: str) -> Tree:
+    """The tree with another method: `fedavg`, or `fedacg:lam=0.9:beta=0.1` with options of its own."""
+    name, *options = text.split(":")
+    return override({**tree, "method": {"name": name}}, [f"method.{option}" for option in options])
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
+    return flat
+
+
+def _explain(root: type[Section], problem: Any) -> str:
+    """One of pydantic's problems in the words of this project."""
+    where = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        section = root
+        for step in problem["loc"][:-1]:
+            section = section.model_fields[step].annotation  # type: ignore[assignment]
+        prefix = where.rpartition(".")[0]
+        known = [f"{prefix}.{name}".strip(".") for name in section.model_fields]
+        near = get_close_matches(where, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return f"unknown key {where!r}: {hint}choose from {', '.join(known)}"
+    cause = problem.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return str(cause)
+    allowed = problem["msg"].replace("Input should be", "must be")
+    return f"{where} = {problem['input']!r}: {allowed}"

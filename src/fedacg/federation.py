@@ -1,0 +1,154 @@
+"""The round loop, Algorithm 1 of the paper: sample, broadcast, train in parallel, aggregate, evaluate.
+
+Knows neither files nor processes: an engine trains, and whoever iterates over the rounds saves them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from pydantic import Field
+from torch import Tensor
+
+from fedacg.engines.base import Answer, Engine, Job, Task
+from fedacg.errors import RunError
+from fedacg.link import message_bytes
+from fedacg.methods.rules import Reply, State
+from fedacg.metrics import RoundMetrics
+from fedacg.sampling import CohortSettings, sample, weigh
+from fedacg.settings import Section
+from fedacg.vector import FlatModel
+
+
+class EvaluateSettings(Section):
+    """When and how the server's model is tested."""
+
+    every: int = Field(1, ge=1)
+    """Rounds from one evaluation to the next; the last round is always evaluated."""
+    batch: int = Field(1000, ge=1)
+    """Test examples a forward pass."""
+    targets: tuple[float, ...] = ()
+    """Accuracies, as fractions, whose rounds and bytes a summary reports."""
+    client_losses: bool = False
+    """Record every client's training loss, not only their mean."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a federation stands: the rounds done and the server's vectors after them."""
+
+    round: int
+    state: State
+
+
+class Federation:
+    """A job, its cohorts and the engine that does the work; `moment` is whole at every instant."""
+
+    def __init__(
+        self,
+        job: Job,
+        engine: Engine,
+        *,
+        rounds: int,
+        cohort: CohortSettings,
+        evaluate: EvaluateSettings,
+        cohorts: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        self.job, self.engine, self.rounds = job, engine, rounds
+        self._cohort, self._evaluate, self._cohorts = cohort, evaluate, cohorts
+
+    def begin(self, flat: FlatModel) -> None:
+        """Start from a model's own vector."""
+        state = self.job.method.rule.init(flat.w.clone())
+        self.moment = Moment(0, {**state, "buffers": flat.read_buffers()})
+
+    def resume(self, moment: Moment) -> None:
+        """Go on from where an earlier federation stood."""
+        self.moment = moment
+
+    def run(self) -> Iterator[RoundMetrics]:
+        """Play the rounds that are left, one at a time."""
+        self.engine.setup(self.job)
+        rule, local = self.job.method.rule, self.job.local
+        for round in range(self.moment.round + 1, self.rounds + 1):
+            start = perf_counter()
+            state = self.moment.state
+            cohort = self.sample(round)
+
+            broadcast = {**rule.broadcast(state), "buffers": state["buffers"]}
+            answers = self.engine.train(broadcast, self._tasks(round, cohort))
+            replies = Replies(self, answers, round, cohort, state["buffers"])
+            state = {**rule.step(state, replies), "buffers": replies.buffers}
+            aggregated = perf_counter()
+
+            evaluated = round % self._evaluate.every == 0 or round == self.rounds
+            test = self.engine.evaluate(_model(state)) if evaluated else None
+            self.moment = Moment(round, state)
+            yield RoundMetrics(
+                round=round,
+                lr=local.lr_at(round),
+                cohort=tuple(cohort),
+                examples=sum(replies.examples),
+                train_loss=sum(w * loss for w, loss in zip(replies.weights, replies.losses, strict=True)),
+                bytes_down=len(cohort) * message_bytes(broadcast),
+                bytes_up=replies.bytes,
+                seconds_train=replies.seconds,
+                seconds_aggregate=aggregated - start - replies.seconds,
+                seconds_evaluate=perf_counter() - aggregated,
+                test_accuracy=test.correct / test.examples if test else None,
+                test_loss=test.loss / test.examples if test else None,
+                client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
+            )
+
+    def sample(self, round: int) -> list[int]:
+        """S, the clients of a round."""
+        if self._cohorts is not None:
+            return list(self._cohorts[round - 1])
+        return sample(self._cohort, len(self.job.data.clients), self.job.seed, round)
+
+    def weigh(self, cohort: Sequence[int]) -> list[float]:
+        """ω_i of a cohort's clients."""
+        return weigh(self._cohort, [self.job.data.clients.size(client) for client in cohort])
+
+    def _tasks(self, round: int, cohort: Sequence[int]) -> list[Task]:
+        clients, local = self.job.data.clients, self.job.local
+        return [Task(round, client, local.steps_for(clients.size(client))) for client in cohort]
+
+
+class Replies:
+    """A round's answers as the server rule sees them: decoded, weighed, checked, and counted on the way."""
+
+    def __init__(
+        self, federation: Federation, answers: Iterable[Answer], round: int, cohort: Sequence[int], b: Tensor
+    ) -> None:
+        self._job, self._answers, self._round = federation.job, iter(answers), round
+        self.weights = federation.weigh(cohort)
+        self.examples: list[int] = []
+        self.losses: list[float] = []
+        self.bytes = 0
+        self.seconds = 0.0
+        """Time spent waiting for clients."""
+        self.buffers = b.clone()
+        """Normalisation buffers: averaged like weights, without momentum, penalty or quantisation."""
+
+    def __iter__(self) -> Iterator[Reply]:
+        link, lr = self._job.method.link, self._job.local.lr_at(self._round)
+        for weight in self.weights:
+            start = perf_counter()
+            answer = next(self._answers)
+            self.seconds += perf_counter() - start
+            delta = link.decode(answer.upload["delta"], self.buffers.dtype)
+            if not bool(delta.sum().isfinite()):
+                raise RunError(
+                    f"diverged in round {self._round}: the update of client {answer.client} is not finite; "
+                    "a lower local.lr or a local.clip may help"
+                )
+            self.buffers.add_(answer.upload["buffers"], alpha=weight)
+            self.bytes += message_bytes(answer.upload)
+            self.examples.append(answer.examples)
+            self.losses.append(answer.loss)
+            yield Reply(answer.client, weight, answer.examples, answer.steps, lr, answer.loss, delta)
+
+
+def _model(state: State) -> dict[str, Tensor]:
+    return {"theta": state["theta"], "buffers": state["buffers"]}

@@ -1,0 +1,41 @@
+"""What crosses the network: messages of named vectors, their bytes, and how an upload is encoded.
+
+A message's size is the length of its vectors' bytes. The few scalars beside them (number of examples,
+of steps, the loss) are not counted.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Message = Mapping[str, Tensor]
+"""Vectors by name. Down: `phi`, `buffers` and what a server rule adds. Up: `delta` and `buffers`."""
+
+
+def message_bytes(message: Message) -> int:
+    """The number of bytes a message takes on the wire."""
+    return sum(vector.numel() * vector.element_size() for vector in message.values())
+
+
+class Link(Protocol):
+    """How a model-sized vector of an upload is written and read."""
+
+    def encode(self, vector: Tensor) -> Tensor:
+        """The bytes to send (uint8)."""
+        ...
+
+    def decode(self, payload: Tensor, dtype: torch.dtype) -> Tensor:
+        """The vector that arrived."""
+        ...
+
+
+class FullPrecision:
+    """The vector's own bytes, without a copy at either end."""
+
+    def encode(self, vector: Tensor) -> Tensor:
+        return vector.view(torch.uint8)
+
+    def decode(self, payload: Tensor, dtype: torch.dtype) -> Tensor:
+        return payload.view(dtype)

@@ -1,0 +1,40 @@
+"""FedProx: FedAvg with a pull towards the broadcast point; and `+prox`, the same pull for any method.
+
+client   minimise ℓ_i(w) + μ/2 ‖w − φ‖²
+server   θ ← θ + η_g Σ ω_i Δ_i
+"""
+
+from dataclasses import replace
+
+from fedacg.errors import InputError
+from fedacg.methods.method import Entry, Method, Modifier, positive, rate
+from fedacg.methods.objective import Proximal
+from fedacg.methods.rules import Average
+
+
+def fedprox(mu: float, server_lr: float) -> Method:
+    return Method(Average(server_lr), corrections=(Proximal(mu),))
+
+
+def add_proximal(method: Method, mu: float) -> Method:
+    if any(isinstance(part, Proximal) for part in method.corrections):
+        raise InputError("it has a proximal pull already; set that one's strength instead")
+    return replace(method, corrections=(*method.corrections, Proximal(mu)))
+
+
+FEDPROX = Entry(
+    name="fedprox",
+    title="FedProx",
+    reference="Li et al., MLSys 2020",
+    equation="ℓ + μ/2 ‖w − φ‖²; θ ← θ + Δ",
+    options={"mu": rate(0.001), "server_lr": positive(1.0)},
+    build=fedprox,
+)
+
+PROX = Modifier(
+    name="prox",
+    title="proximal pull",
+    equation="adds μ/2 ‖w − φ‖² to the objective",
+    options={"mu": rate(0.001)},
+    apply=add_proximal,
+)

@@ -1,0 +1,294 @@
+"""What a run measured, round by round, and the statistics the paper reports of it.
+
+Accuracies are fractions here; percent is a matter of display, and lives in `report`.
+Nothing here measures: the round loop fills the records, `store` writes them.
+"""
+
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Self, overload
+
+from fedacg.errors import InputError
+
+DECAY = 0.9
+"""The paper's moving average: ema ← 0.9·ema + 0.1·acc, per round."""
+
+
+@dataclass(frozen=True)
+class RoundMetrics:
+    """One round, as one line of `metrics.jsonl`; rounds count from 1.
+
+    `test_accuracy` is None in a round without evaluation. What a later writer adds is kept in `extra`
+    and written back beside the rest.
+    """
+
+    round: int
+    lr: float
+    cohort: tuple[int, ...]
+    examples: int
+    train_loss: float
+    bytes_down: int
+    bytes_up: int
+    seconds_train: float
+    seconds_aggregate: float
+    seconds_evaluate: float = 0.0
+    test_accuracy: float | None = None
+    test_loss: float | None = None
+    client_losses: tuple[float, ...] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One line of strict JSON: what is None is absent, a number that is not finite is null."""
+        known = {name: getattr(self, name) for name in _READERS}
+        record = {name: value for name, value in known.items() if value is not None}
+        return json.dumps(_finite(record | dict(self.extra)), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> Self:
+        """The record of one line; null is read as NaN, so that a diverged round stays one."""
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise InputError("not a JSON object")
+        known = {name: read(name, record.pop(name)) for name, read in _READERS.items() if name in record}
+        missing = [name for name in _REQUIRED if name not in known]
+        if missing:
+            raise InputError(f"lacks {', '.join(missing)}")
+        return cls(**known, extra=record)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{name} is {value!r}, not a whole number")
+    return value
+
+
+def _number(name: str, value: object) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{name} is {value!r}, not a number")
+    return float(value)
+
+
+def _integers(name: str, value: object) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise InputError(f"{name} is {value!r}, not a list")
+    return tuple(_integer(name, item) for item in value)
+
+
+def _numbers(name: str, value: object) -> tuple[float, ...]:
+    if not isinstance(value, list):
+        raise InputError(f"{name} is {value!r}, not a list")
+    return tuple(_number(name, item) for item in value)
+
+
+_READERS: dict[str, Callable[[str, object], Any]] = {
+    "round": _integer,
+    "lr": _number,
+    "cohort": _integers,
+    "examples": _integer,
+    "train_loss": _number,
+    "bytes_down": _integer,
+    "bytes_up": _integer,
+    "seconds_train": _number,
+    "seconds_aggregate": _number,
+    "seconds_evaluate": _number,
+    "test_accuracy": _number,
+    "test_loss": _number,
+    "client_losses": _numbers,
+}
+_REQUIRED = [
+    item.name for item in fields(RoundMetrics) if item.default is MISSING and item.default_factory is MISSING
+]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How much it took to reach a target, or how much has been spent without reaching it."""
+
+    value: int
+    reached: bool
+
+    @classmethod
+    def of(cls, found: int | None, spent: int) -> Self:
+        """`found` if the target was reached, else all that was `spent`."""
+        return cls(spent, False) if found is None else cls(found, True)
+
+    def __str__(self) -> str:
+        return f"{self.value}" if self.reached else f"{self.value}+"
+
+
+class History(Sequence[RoundMetrics]):
+    """The rounds of one run in their order.
+
+    A round whose accuracy is NaN counts as not evaluated: it neither reaches a target nor enters the
+    moving average, and the next evaluation's weight spans it.
+    """
+
+    def __init__(self, rounds: Iterable[RoundMetrics] = ()) -> None:
+        self._rounds: list[RoundMetrics] = []
+        for metrics in rounds:
+            self.append(metrics)
+
+    def append(self, metrics: RoundMetrics) -> None:
+        """Add the next round; rounds only go up."""
+        if metrics.round <= self.rounds:
+            raise InputError(f"round {metrics.round} after round {self.rounds}: rounds go up from 1")
+        self._rounds.append(metrics)
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    @overload
+    def __getitem__(self, index: int) -> RoundMetrics: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RoundMetrics]: ...
+    def __getitem__(self, index: int | slice) -> RoundMetrics | list[RoundMetrics]:
+        return self._rounds[index]
+
+    @property
+    def rounds(self) -> int:
+        """The last round that ended, 0 before any."""
+        return self._rounds[-1].round if self._rounds else 0
+
+    @property
+    def evaluated(self) -> list[RoundMetrics]:
+        """The rounds with an accuracy; `accuracy` and `moving_average` go by these."""
+        return [m for m in self._rounds if m.test_accuracy is not None and not math.isnan(m.test_accuracy)]
+
+    @property
+    def accuracy(self) -> list[float]:
+        """The test accuracy of each evaluated round."""
+        return [m.test_accuracy for m in self.evaluated if m.test_accuracy is not None]
+
+    def moving_average(self, decay: float = DECAY) -> list[float]:
+        """The exponential moving average of the accuracy at each evaluated round.
+
+        ema ← decayᵏ·ema + (1 − decayᵏ)·acc, where k is the number of rounds since the previous
+        evaluation: the paper's average for k = 1, and with sparser evaluation what it would be had the
+        accuracy held for those k rounds. The first evaluation starts the average at its own accuracy.
+        """
+        averages: list[float] = []
+        previous = 0
+        for metrics, accuracy in zip(self.evaluated, self.accuracy, strict=True):
+            average = averages[-1] if averages else accuracy
+            # Written as a step towards acc so that a constant accuracy stays constant to the bit.
+            averages.append(average + (1 - decay ** (metrics.round - previous)) * (accuracy - average))
+            previous = metrics.round
+        return averages
+
+    def accuracy_at(self, round: int) -> float | None:
+        """The accuracy at the last evaluated round up to `round`, None before the first."""
+        return self._at(round, self.accuracy)
+
+    def moving_average_at(self, round: int, decay: float = DECAY) -> float | None:
+        """The moving average at the last evaluated round up to `round`, None before the first."""
+        return self._at(round, self.moving_average(decay))
+
+    def _at(self, round: int, series: list[float]) -> float | None:
+        index = bisect_right([m.round for m in self.evaluated], round)
+        return series[index - 1] if index else None
+
+    def rounds_to(self, target: float, decay: float = DECAY) -> int | None:
+        """The first evaluated round whose moving average is at least `target`."""
+        averages = zip(self.evaluated, self.moving_average(decay), strict=True)
+        return next((metrics.round for metrics, average in averages if average >= target), None)
+
+    def bytes_to(self, target: float, decay: float = DECAY) -> int | None:
+        """The bytes sent both ways in all rounds up to and including `rounds_to(target)`."""
+        last = self.rounds_to(target, decay)
+        if last is None:
+            return None
+        return sum(m.bytes_down + m.bytes_up for m in self._rounds if m.round <= last)
+
+    @property
+    def cumulative_bytes(self) -> list[int]:
+        """The bytes sent both ways up to the end of each round."""
+        return list(accumulate(m.bytes_down + m.bytes_up for m in self._rounds))
+
+    @property
+    def bytes_down(self) -> int:
+        """The bytes sent from the server to clients."""
+        return sum(m.bytes_down for m in self._rounds)
+
+    @property
+    def bytes_up(self) -> int:
+        """The bytes sent from clients to the server."""
+        return sum(m.bytes_up for m in self._rounds)
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes sent both ways."""
+        return self.bytes_down + self.bytes_up
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The time spent in the parts of all rounds: train, aggregate, evaluate, and their total."""
+        parts = {
+            "train": math.fsum(m.seconds_train for m in self._rounds),
+            "aggregate": math.fsum(m.seconds_aggregate for m in self._rounds),
+            "evaluate": math.fsum(m.seconds_evaluate for m in self._rounds),
+        }
+        return parts | {"total": math.fsum(parts.values())}
+
+
+def read_metrics(path: Path) -> tuple[History, list[str]]:
+    """The rounds in a `metrics.jsonl`, and notes on what was passed over.
+
+    A last line that is not JSON is one that is being written, or was when the run was killed: it is left
+    out with a note. Anything else that does not fit is an InputError that names the line.
+    """
+    try:
+        # Bytes cut in the middle of a character must be no worse than a line cut in the middle.
+        text = path.read_bytes().decode(errors="replace")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    history = History()
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    for number, line in lines:
+        try:
+            history.append(RoundMetrics.from_json(line))
+        except json.JSONDecodeError as error:
+            if number == lines[-1][0]:
+                return history, [f"{path}: line {number} is only half written and was left out"]
+            raise InputError(f"{path}, line {number}: not JSON: {error.msg}") from error
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error}") from error
+    return history, []
+
+
+def bytes_unit(count: float) -> tuple[int, str]:
+    """The decimal unit in which `count` reads best to three digits: its size in bytes and its name."""
+    for power, unit in enumerate(("B", "kB", "MB", "GB")):
+        # 999.5 kB would round to 1000 kB: it belongs to the next unit.
+        if count < 999.5 * 1000**power:
+            return 1000**power, unit
+    return 1000**4, "TB"
+
+
+def three_digits(value: float) -> str:
+    """A number to three digits, and whole from a hundred on: 1.23, 12.3, 123, 1234."""
+    if abs(value) < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}"
+
+
+def human_bytes(count: float) -> str:
+    """A byte count for people, in decimal units: "1.23 MB"."""
+    size, unit = bytes_unit(count)
+    return f"{count:.0f} B" if size == 1 else f"{three_digits(count / size)} {unit}"

@@ -1,0 +1,48 @@
+"""The small convolutional networks: `cnn` for desk-scale runs and `lenet`.
+
+ReLU follows the max-pool, not the other way round: both orders have the same values and gradients, and
+this one rectifies a quarter of the entries. ResNet-18 lives in resnet.py, the checks of shape in __init__.py.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+from fedacg.models.staged import StagedModel
+
+CNN_SMALLEST = 8  # three halvings leave one pixel
+LENET_SMALLEST = 16  # 16 → 12 → 6 → 2 → 1
+
+
+def cnn(shape: Sequence[int], classes: int) -> StagedModel:
+    """Three 3×3 convolutions of 16, 32 and 64 channels with GroupNorm, ReLU and 2×2 max-pool; linear head."""
+    channels, height, width = shape
+    stages = [
+        nn.Sequential(
+            nn.Conv2d(i, o, 3, padding=1, bias=False),
+            nn.GroupNorm(2, o),
+            nn.MaxPool2d(2),
+            nn.ReLU(inplace=True),
+        )
+        for i, o in pairwise((channels, 16, 32, 64))
+    ]
+    stages[-1].append(nn.Flatten())
+    return StagedModel(stages, nn.Linear(64 * (height // 8) * (width // 8), classes), channels_last=True)
+
+
+def lenet(shape: Sequence[int], classes: int) -> StagedModel:
+    """Two 5×5 convolutions of 64 channels with ReLU and 2×2 max-pool, then 384 and 192 hidden units."""
+    channels, height, width = shape
+    flat = 64 * _after_convolutions(height) * _after_convolutions(width)
+    stages = [
+        nn.Sequential(nn.Conv2d(channels, 64, 5), nn.MaxPool2d(2), nn.ReLU(inplace=True)),
+        nn.Sequential(nn.Conv2d(64, 64, 5), nn.MaxPool2d(2), nn.ReLU(inplace=True), nn.Flatten()),
+        nn.Sequential(nn.Linear(flat, 384), nn.ReLU(inplace=True)),
+        nn.Sequential(nn.Linear(384, 192), nn.ReLU(inplace=True)),
+    ]
+    return StagedModel(stages, nn.Linear(192, classes), channels_last=True)
+
+
+def _after_convolutions(side: int) -> int:
+    return ((side - 4) // 2 - 4) // 2

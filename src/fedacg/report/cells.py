@@ -1,0 +1,159 @@
+"""The one table of a report as text: cells for the page, a rich table for the terminal, Markdown.
+
+Sets the numbers of `table` for people to read and marks the best; computes none.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from fedacg.metrics import bytes_unit, human_bytes, three_digits
+from fedacg.report.table import Effort, Row, Spread
+
+ABSENT = "–"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text, and whether it is the "best" or the "second" of its column."""
+
+    text: str
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading and a cell for each row; a terminal without room leaves out what is `spare`."""
+
+    heading: str
+    cells: tuple[Cell, ...]
+    spare: bool = False
+
+
+def percent(fraction: float) -> str:
+    """A target as people say it: "90 %", "97.5 %"."""
+    return f"{100 * fraction:.6g} %"
+
+
+def columns_of(rows: Sequence[Row], targets: Sequence[float], ranked: bool = True) -> list[Column]:
+    """The cells of the table; best and second best are marked if there is anything to compare."""
+    ranked = ranked and len(rows) > 1
+    columns = [
+        Column("method", tuple(Cell(row.label) for row in rows)),
+        Column("seeds", tuple(Cell(f"{len(row.seeds)}") for row in rows)),
+        _accuracies("accuracy %", [row.accuracy for row in rows], ranked),
+        _accuracies("moving average %", [row.moving_average for row in rows], ranked),
+    ]
+    for place, target in enumerate(targets):
+        rounds = [row.rounds_to[place] for row in rows]
+        sent = [row.bytes_to[place] for row in rows]
+        columns.append(_with_shares(_efforts(f"rounds to {percent(target)}", rounds, _rounds, ranked), rounds))
+        # Bytes follow from rounds; with one target there is room for both at 80 columns.
+        sent_column = _efforts(f"bytes to {percent(target)}", sent, _bytes, ranked)
+        columns.append(replace(sent_column, spare=len(targets) > 1))
+    columns.append(Column("seconds", tuple(Cell(_three_digits(row.seconds)) for row in rows)))
+    return columns
+
+
+def _accuracies(heading: str, spreads: Sequence[Spread | None], ranked: bool) -> Column:
+    texts = [_accuracy(spread) if spread else ABSENT for spread in spreads]
+    # Ranked as printed, or one of two equal numbers would be set in bold.
+    ranks = _marks([-round(spread.mean, 2) if spread else None for spread in spreads], ranked)
+    return Column(heading, tuple(map(Cell, texts, ranks)))
+
+
+def _efforts(heading: str, efforts: Sequence[Effort], form: Callable[[Spread], str], ranked: bool) -> Column:
+    spreads = [effort.spread for effort in efforts]
+    texts = [
+        form(spread) if spread else f"{form(Spread(effort.spent, None))}+"
+        for effort, spread in zip(efforts, spreads, strict=True)
+    ]
+    ranks = _marks([float(f"{spread.mean:.3g}") if spread else None for spread in spreads], ranked)
+    return Column(heading, tuple(map(Cell, texts, ranks)))
+
+
+def _with_shares(column: Column, efforts: Sequence[Effort]) -> Column:
+    # In the rounds' column only: the bytes are spent in the same rounds.
+    shares = [
+        f" ({effort.reached}/{len(effort.seeds)})" if len(effort.seeds) > 1 and not effort.spread else ""
+        for effort in efforts
+    ]
+    cells = zip(column.cells, shares, strict=True)
+    return replace(column, cells=tuple(replace(cell, text=cell.text + share) for cell, share in cells))
+
+
+def _marks(values: Sequence[float | None], ranked: bool) -> list[str]:
+    """Smallest is best; equals share a mark, and what has no value has none."""
+    order = sorted({value for value in values if value is not None}) if ranked else []
+    ranks = dict(zip(order, ("best", "second"), strict=False))
+    return ["" if value is None else ranks.get(value, "") for value in values]
+
+
+def _accuracy(spread: Spread) -> str:
+    return f"{spread.mean:.2f}" + ("" if spread.std is None else f" ±{spread.std:.2f}")
+
+
+def _rounds(spread: Spread) -> str:
+    return f"{spread.mean:.0f}" if spread.std is None else f"{spread.mean:.1f} ±{spread.std:.1f}"
+
+
+def _bytes(spread: Spread) -> str:
+    if spread.std is None:
+        return human_bytes(spread.mean)
+    size, unit = bytes_unit(spread.mean)
+    return f"{_three_digits(Spread(spread.mean / size, spread.std / size))} {unit}"
+
+
+def _three_digits(spread: Spread) -> str:
+    mean = three_digits(spread.mean)
+    decimals = len(mean.partition(".")[2])
+    return mean if spread.std is None else f"{mean} ±{spread.std:.{decimals}f}"
+
+
+@dataclass(frozen=True)
+class TerminalTable:
+    """The table for a terminal, as wide as that allows: best in bold, second best underlined."""
+
+    columns: Sequence[Column]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        whole = _rich_table(self.columns)
+        # Measured without bounds, as within bounds a table says that it fits and breaks its words.
+        unbound = options.update_width(10_000)
+        fits = Measurement.get(console, unbound, whole).maximum <= options.max_width
+        yield whole if fits else _rich_table([column for column in self.columns if not column.spare])
+
+
+def _rich_table(columns: Sequence[Column]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    styles = {"best": "bold", "second": "underline", "": ""}
+    for place, column in enumerate(columns):
+        # Headings longer than their numbers go on two lines, or 80 columns would not do.
+        heading = column.heading.replace(" ", "\n", 1) if len(column.heading) > 10 else column.heading
+        table.add_column(heading, justify="left" if place == 0 else "right", overflow="fold")
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*(Text(cell.text, style=styles[cell.mark]) for cell in cells))
+    return table
+
+
+def to_markdown(columns: Sequence[Column]) -> str:
+    """The table in Markdown: best in bold, second best underlined."""
+    wraps = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
+    lines = [
+        [column.heading for column in columns],
+        ["---" if place == 0 else "---:" for place in range(len(columns))],
+    ]
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        lines.append([wraps[cell.mark].format(_escape(cell.text)) for cell in cells])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _escape(text: str) -> str:
+    for character in "\\|*_`<[":
+        text = text.replace(character, f"\\{character}")
+    return text

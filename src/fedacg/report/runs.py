@@ -1,0 +1,170 @@
+"""Run folders read back for a report: finding them, loading them, and grouping the seeds of one experiment.
+
+Only reads. What a run folder holds is decided by `store`; what is said about it by `table` and `page`.
+"""
+
+import json
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedacg.errors import InputError
+from fedacg.metrics import History, read_metrics
+from fedacg.report.settings import (
+    Settings,
+    differing,
+    essential,
+    flatten,
+    identity,
+    labels,
+    method_name,
+    show,
+)
+
+EXPERIMENT, METRICS, SUMMARY = "experiment.toml", "metrics.jsonl", "summary.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder; `summary` is None while the run is in progress."""
+
+    folder: Path
+    label: str
+    experiment: dict[str, Any]
+    history: History
+    summary: dict[str, Any] | None
+    notes: tuple[str, ...]
+
+    @property
+    def settings(self) -> Settings:
+        """The experiment by dotted keys."""
+        return flatten(self.experiment)
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return method_name(self.settings)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.experiment.get("seed", 0))
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one experiment under different seeds: one row of the table, one curve."""
+
+    label: str
+    runs: tuple[Run, ...]
+    copy: int = 1
+    """Counts the groups of the very same settings and seeds."""
+
+    @property
+    def method(self) -> str:
+        """The name of the method that all its runs share."""
+        return self.runs[0].method
+
+
+def find_runs(folders: Iterable[Path]) -> list[Path]:
+    """The run folders among `folders`, each once: a folder that is no run counts as all runs below it."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"{folder}: no such folder")
+        inside = [folder] if _holds_run(folder) else sorted(path.parent for path in folder.rglob(EXPERIMENT))
+        if not inside:
+            raise InputError(f"{folder}: no run in it or below: a run folder holds {EXPERIMENT} and {METRICS}")
+        for run in inside:
+            found.setdefault(run.resolve(), run)
+    return list(found.values())
+
+
+def _holds_run(folder: Path) -> bool:
+    return (folder / EXPERIMENT).is_file()
+
+
+def load_run(folder: Path) -> Run:
+    """One run, finished or in progress, labelled by its method alone."""
+    if not _holds_run(folder):
+        raise InputError(f"{folder}: holds no run: it needs {EXPERIMENT} and {METRICS}")
+    experiment = _read_experiment(folder / EXPERIMENT)
+    history = History()
+    notes: list[str] = []
+    # A run that has only just begun has no rounds to show yet.
+    if (folder / METRICS).exists():
+        history, notes = read_metrics(folder / METRICS)
+    summary = None
+    if (folder / SUMMARY).exists():
+        try:
+            summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            notes.append(f"{folder / SUMMARY}: cannot be read; the run is taken as unfinished")
+    if summary is None:
+        rounds = f"{history.rounds} of {experiment.get('rounds', '?')} rounds"
+        notes.append(f"{folder}: in progress, {rounds}" if history else f"{folder}: no rounds yet")
+    skipped = [m for m in history if m.test_accuracy is not None and m.test_accuracy != m.test_accuracy]
+    if skipped:
+        notes.append(f"{folder}: accuracy is not a number in {len(skipped)} rounds, which are left out")
+    return Run(folder, method_name(flatten(experiment)), experiment, history, summary, tuple(notes))
+
+
+def _read_experiment(path: Path) -> dict[str, Any]:
+    try:
+        experiment = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    if "method.name" not in flatten(experiment):
+        raise InputError(f"{path}: says no method: it needs [method] name")
+    return experiment
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Runs that differ in nothing but their seed together, in the order given, seeds going up.
+
+    A second run of the same settings and the same seed is no second sample: it opens a group of its own,
+    labelled #2.
+    """
+    seeds: dict[tuple[object, ...], dict[int, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    all_keys = sorted({key for run in runs for key in essential(run.settings)})
+    for run in runs:
+        seeds[identity(run.settings, all_keys)][run.seed].append(run)
+    alike = list(seeds.values())
+    firsts = [next(iter(by_seed.values()))[0] for by_seed in alike]
+    groups: list[Group] = []
+    for label, by_seed in zip(labels([run.settings for run in firsts]), alike, strict=True):
+        for copy in range(1, 1 + max(map(len, by_seed.values()))):
+            members = [by_seed[seed][copy - 1] for seed in sorted(by_seed) if copy <= len(by_seed[seed])]
+            name = label if copy == 1 else f"{label} #{copy}"
+            groups.append(Group(name, tuple(_with_seed(name, run, len(members)) for run in members), copy))
+    return groups
+
+
+def _with_seed(label: str, run: Run, runs: int) -> Run:
+    return replace(run, label=label if runs == 1 else f"{label}, seed {run.seed}")
+
+
+def cautions(groups: Sequence[Group]) -> list[str]:
+    """What a reader must know before comparing the groups with one another."""
+    settings = [essential(run.settings) for group in groups for run in group.runs]
+    differ = [key for key in differing(settings) if not key.startswith("method.")]
+    notes = []
+    if "data.name" in differ:
+        names = dict.fromkeys(show(each.get("data.name")) for each in settings)
+        notes.append(f"different data sets ({', '.join(names)}): their accuracies do not compare")
+        differ.remove("data.name")
+    if differ:
+        notes.append(f"beside the method, the runs differ in {', '.join(differ)}")
+    for group in groups:
+        if group.copy > 1:
+            folders = ", ".join(str(run.folder) for run in group.runs)
+            notes.append(f"{group.label}: same settings and seed as another run, so listed apart ({folders})")
+    return notes
+
+
+def targets_of(runs: Iterable[Run]) -> list[float]:
+    """The targets that the experiments name themselves."""
+    return sorted({float(target) for run in runs for target in run.settings.get("evaluate.targets", [])})

@@ -1,0 +1,263 @@
+"""From a description to a result: make what it names, play the rounds, keep the folder.
+
+This is where the rooms meet; each part of the work lives in its own.
+"""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedacg import engines, methods, models
+from fedacg.data.catalogue import federate
+from fedacg.data.examples import FederatedData
+from fedacg.engines import Engine, Job, one_thread
+from fedacg.errors import InputError, RunError
+from fedacg.experiment import Experiment, read_toml
+from fedacg.federation import Federation, Moment
+from fedacg.methods import Method
+from fedacg.metrics import History, Reached, RoundMetrics
+from fedacg.randomness import stream_seed
+from fedacg.store import RunFolder, load_moment
+from fedacg.vector import FlatModel, clone, sha256
+from fedacg.version import __version__
+
+GIVEN = "python"
+"""Stands in a description for data or a model that were handed over as objects."""
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What a description names, made: everything a federation needs that is not a number."""
+
+    module: nn.Module
+    channels_last: bool
+    data: FederatedData
+    method: Method
+
+
+class Observer(Protocol):
+    """Someone who looks on: a progress display, a logger. An observer cannot change a run."""
+
+    def begin(self, experiment: Experiment, done: int) -> None:
+        """A run starts, or goes on after `done` rounds."""
+        ...
+
+    def round(self, metrics: RoundMetrics, history: History) -> None:
+        """A round has ended; `history` includes it."""
+        ...
+
+    def end(self) -> None:
+        """The run has ended, or was stopped."""
+        ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves behind."""
+
+    model: nn.Module
+    """The network with the final parameters."""
+    history: History
+    """The rounds, with accuracy, moving averages, rounds and bytes to a target."""
+    vector: Tensor
+    """The final parameters as one vector, in the order of `torch.nn.utils.parameters_to_vector`."""
+    summary: dict[str, Any]
+    """Figures of the whole run, as in summary.json."""
+    folder: Path | None
+
+
+def load_data(experiment: Experiment) -> FederatedData:
+    """The data a description names, dealt to its clients."""
+    settings = experiment.data
+    if settings.name == GIVEN:
+        raise InputError("data.name = 'python': these data were given from Python; run that program again")
+    return federate(
+        settings.name,
+        clients=settings.clients,
+        split=settings.split,
+        alpha=settings.alpha,
+        beta=settings.beta,
+        seed=experiment.seed,
+        split_file=Path(settings.split_file) if settings.split_file else None,
+        augment=settings.augment,
+    )
+
+
+def prepare(experiment: Experiment, federated: FederatedData | None = None) -> Ingredients:
+    """Make what a description names; data that are at hand already can be passed on."""
+    federated = federated or load_data(experiment)
+    experiment.cohort.count(len(federated.clients))
+    settings = experiment.model
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
+        module = models.build(settings.name, classes=federated.classes, shape=federated.shape, **settings.options)
+    channels_last = module.channels_last if settings.layout == "auto" else settings.layout == "channels-last"
+    method = methods.build(experiment.method.name, experiment.method.options)
+    return Ingredients(module, channels_last, federated, method)
+
+
+def play(
+    experiment: Experiment,
+    ingredients: Ingredients,
+    *,
+    folder: Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    engine: Engine | None = None,
+    cohorts: Sequence[Sequence[int]] | None = None,
+    observers: Sequence[Observer] = (),
+) -> Result:
+    """Play an experiment to its end, from the start or from where its folder stands."""
+    store = RunFolder(folder) if folder else None
+    own_engine = None
+    try:
+        moment, history = None, History()
+        if store and resume:
+            moment, history = store.resume(experiment)
+        elif store:
+            store.begin(experiment, overwrite=overwrite)
+        if engine is None:
+            engine = own_engine = engines.start(experiment.engine)
+        with one_thread(), torch.random.fork_rng(devices=[]):
+            return _play(experiment, ingredients, store, moment, history, engine, cohorts, observers)
+    finally:
+        if own_engine:
+            own_engine.close()
+        if store:
+            store.close()
+
+
+def _play(
+    experiment: Experiment,
+    ingredients: Ingredients,
+    store: RunFolder | None,
+    moment: Moment | None,
+    history: History,
+    engine: Engine,
+    cohorts: Sequence[Sequence[int]] | None,
+    observers: Sequence[Observer],
+) -> Result:
+    flat = FlatModel(clone(ingredients.module), channels_last=ingredients.channels_last)
+    job = Job(
+        module=ingredients.module,
+        channels_last=ingredients.channels_last,
+        data=ingredients.data,
+        method=ingredients.method,
+        local=experiment.local,
+        seed=experiment.seed,
+        evaluate_batch=experiment.evaluate.batch,
+    )
+    federation = Federation(
+        job,
+        engine,
+        rounds=experiment.rounds,
+        cohort=experiment.cohort,
+        evaluate=experiment.evaluate,
+        cohorts=cohorts,
+    )
+    federation.begin(flat)
+    if moment is not None:
+        _check_fit(moment, federation.moment)
+        federation.resume(moment)
+    for observer in observers:
+        observer.begin(experiment, federation.moment.round)
+    try:
+        _play_rounds(federation, store, history, experiment.save.seconds, observers)
+    finally:
+        for observer in observers:
+            observer.end()
+    flat.w.copy_(federation.moment.state["theta"])
+    flat.write_buffers(federation.moment.state["buffers"])
+    vector = flat.canonical()
+    summary = summarise(experiment, history, vector)
+    if store:
+        store.finish(summary)
+    return Result(flat.release(), history, vector, summary, store.path if store else None)
+
+
+def _play_rounds(
+    federation: Federation,
+    store: RunFolder | None,
+    history: History,
+    save_seconds: float,
+    observers: Sequence[Observer],
+) -> None:
+    """Play what is left and save now and then; however it ends, the last whole round is saved."""
+    done = saved = federation.moment
+    saved_at = monotonic()
+    try:
+        for metrics in federation.run():
+            history.append(metrics)
+            if store:
+                store.append(metrics)
+            done = federation.moment
+            for observer in observers:
+                observer.round(metrics, history)
+            if store and monotonic() - saved_at >= save_seconds:
+                store.save(done)
+                saved, saved_at = done, monotonic()
+    except RunError as error:
+        if store:
+            error.add_note(f"round {done.round} is kept in {store.checkpoint_path}")
+        raise
+    finally:
+        if store and done is not saved:
+            store.save(done)
+
+
+def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[str, Any]:
+    """The figures of a whole run, with what is needed to compare and to reproduce them."""
+    targets = experiment.evaluate.targets
+    averages = history.moving_average()
+    return {
+        "name": experiment.name,
+        "method": experiment.method.name,
+        "seed": experiment.seed,
+        "rounds": history.rounds,
+        "accuracy": history.accuracy[-1] if averages else None,
+        "moving_average": averages[-1] if averages else None,
+        "targets": list(targets),
+        "rounds_to": {f"{t:g}": str(Reached.of(history.rounds_to(t), history.rounds)) for t in targets},
+        "bytes_to": {f"{t:g}": str(Reached.of(history.bytes_to(t), history.total_bytes)) for t in targets},
+        "bytes_down": history.bytes_down,
+        "bytes_up": history.bytes_up,
+        "seconds": history.seconds,
+        "parameters": vector.numel(),
+        "versions": {
+            "fedacg": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "vector_sha256": sha256(vector),
+    }
+
+
+def load_model(folder: Path | str) -> nn.Module:
+    """The network of a run folder's last checkpoint, for a model of the catalogue."""
+    folder = Path(folder)
+    experiment = Experiment.parse(read_toml(folder / "experiment.toml"))
+    if experiment.model.name.startswith(GIVEN):
+        raise InputError(f"{folder}: its model was given from Python; use load_moment and your own module")
+    ingredients = prepare(experiment)
+    moment = load_moment(folder)
+    flat = FlatModel(ingredients.module, channels_last=ingredients.channels_last)
+    flat.w.copy_(moment.state["theta"])
+    flat.write_buffers(moment.state["buffers"])
+    return flat.release()
+
+
+def _check_fit(found: Moment, expected: Moment) -> None:
+    """Refuse a checkpoint of another model or method."""
+    for name in sorted(found.state.keys() | expected.state.keys()):
+        ours, theirs = expected.state.get(name), found.state.get(name)
+        if ours is None or theirs is None or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            shapes = [None if v is None else (tuple(v.shape), str(v.dtype)) for v in (theirs, ours)]
+            raise InputError(f"the checkpoint does not fit: {name} is {shapes[0]} there and {shapes[1]} here")

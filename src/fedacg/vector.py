@@ -1,0 +1,101 @@
+"""A module as one vector: its parameters are views into `w`, their gradients views into `g`.
+
+The server's quantities (θ, φ, m, Δ …) are vectors of the same length and order, so a method is vector
+algebra and a local step a handful of in-place operations. Nothing here knows of methods or clients.
+"""
+
+import copy
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+
+class FlatModel:
+    """A module laid out in flat memory. The module is taken over: its parameters move into `w`.
+
+    `channels_last` stores convolution weights channels-last inside the vector. It changes the order of the
+    entries and the speed, not the network. Parameters that do not require a gradient stay where they are.
+    """
+
+    def __init__(self, module: nn.Module, *, channels_last: bool = False) -> None:
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        if not parameters:
+            raise ValueError("the model has no trainable parameters")
+        kinds = {(p.dtype, p.device) for p in parameters}
+        if len(kinds) > 1:
+            raise ValueError(f"the model's parameters differ in type or device: {sorted(map(str, kinds))}")
+        size = sum(p.numel() for p in parameters)
+        self.module = module
+        self.channels_last = channels_last
+        self.w = torch.empty(size, dtype=parameters[0].dtype, device=parameters[0].device)
+        self.g = torch.zeros_like(self.w)
+        self._parameters = parameters
+        offset = 0
+        for p in parameters:
+            span = slice(offset, offset + p.numel())
+            view = _view(self.w[span], p.shape, channels_last)
+            view.copy_(p.data)
+            p.data = view
+            p.grad = _view(self.g[span], p.shape, channels_last)
+            offset = span.stop
+        self._buffers = list(_persistent_buffers(module))
+        for buffer in self._buffers:
+            buffer.data = buffer.data.clone()
+
+    def read_buffers(self) -> Tensor:
+        """The module's buffers (running means and the like) as one vector of the model's type."""
+        if not self._buffers:
+            return self.w.new_empty(0)
+        return torch.cat([b.reshape(-1).to(self.w.dtype) for b in self._buffers])
+
+    def write_buffers(self, vector: Tensor) -> None:
+        """Set the module's buffers; those that count in whole numbers are rounded."""
+        offset = 0
+        for buffer in self._buffers:
+            part = vector[offset : offset + buffer.numel()].view(buffer.shape)
+            buffer.copy_(part if buffer.is_floating_point() else part.round())
+            offset += buffer.numel()
+
+    def canonical(self) -> Tensor:
+        """A copy of `w` in the order of `parameters_to_vector`, whatever the layout."""
+        return torch.cat([p.detach().reshape(-1) for p in self._parameters])
+
+    def release(self) -> nn.Module:
+        """Give the module back with parameters in ordinary memory of their own, and without gradients."""
+        for p in self._parameters:
+            p.data = p.data.clone(memory_format=torch.contiguous_format)
+            p.grad = None
+        return self.module
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """An input in the model's own type and memory layout."""
+        if x.is_floating_point() and x.dtype != self.w.dtype:
+            x = x.to(self.w.dtype)
+        if self.channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return x
+
+
+def clone(module: nn.Module) -> nn.Module:
+    """An independent copy of a user's module, made once a run so that theirs is left alone."""
+    return copy.deepcopy(module)
+
+
+def sha256(vector: Tensor) -> str:
+    """Fingerprint of a vector's bytes."""
+    return hashlib.sha256(vector.contiguous().numpy().tobytes()).hexdigest()
+
+
+def _view(flat: Tensor, shape: torch.Size, channels_last: bool) -> Tensor:
+    if channels_last and len(shape) == 4:
+        out, channels, height, width = shape
+        return flat.view(out, height, width, channels).permute(0, 3, 1, 2)
+    return flat.view(shape)
+
+
+def _persistent_buffers(module: nn.Module) -> Iterator[Tensor]:
+    saved = module.state_dict(keep_vars=True)
+    parameters = {id(p) for p in module.parameters()}
+    return (value for value in saved.values() if id(value) not in parameters)

@@ -1,0 +1,77 @@
+"""The program `fedacg`, in this process or in one of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fedacg.cli import main
+
+TINY = """
+name = "tiny"
+seed = 4
+rounds = 40
+[data]
+clients = 20
+alpha = 0.2
+[model]
+name = "mlp"
+hidden = [16]
+[cohort]
+size = 3
+[local]
+epochs = 1
+batch = 10
+[evaluate]
+targets = [0.5]
+[engine]
+name = "serial"
+[save]
+seconds = 0
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+class Command:
+    """Runs commands here, in a folder of their own."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._capsys, self._monkeypatch = folder, capsys, monkeypatch
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("COLUMNS", "80")
+        (folder / "tiny.toml").write_text(TINY)
+
+    def __call__(self, *arguments: str) -> Outcome:
+        self._monkeypatch.setattr(sys, "argv", ["fedacg", *arguments])
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        captured = self._capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The program in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedacg", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "COLUMNS": "80"},
+    )

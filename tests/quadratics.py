@@ -1,0 +1,76 @@
+"""Problems small enough to work out by hand: every client pulls a point of two coordinates to one of its own.
+
+Client i's loss is ½‖w − c‖² averaged over its examples c, so its gradient is w − c̄_i and K steps of size η
+from φ end at c̄_i + (1 − η)^K (φ − c̄_i).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedacg import methods
+from fedacg.data.own import from_pairs
+from fedacg.engines.base import Job
+from fedacg.engines.serial import SerialEngine
+from fedacg.federation import EvaluateSettings, Federation
+from fedacg.local import LocalSettings
+from fedacg.sampling import CohortSettings
+from fedacg.vector import FlatModel
+
+
+class Point(nn.Module):
+    """A model that is nothing but its two parameters."""
+
+    def __init__(self, start: Sequence[float] = (0.0, 0.0)) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w - x
+
+
+def half_square(outputs: Tensor, _: Tensor) -> Tensor:
+    return 0.5 * outputs.square().sum(dim=1).mean()
+
+
+def client(*centres: Sequence[float]) -> tuple[Tensor, Tensor]:
+    x = torch.tensor(centres, dtype=torch.float64)
+    return x, torch.zeros(len(x), dtype=torch.float64)
+
+
+def states(
+    clients: Sequence[tuple[Tensor, Tensor]],
+    method: str,
+    options: Mapping[str, float] | None = None,
+    *,
+    rounds: int = 1,
+    cohorts: Sequence[Sequence[int]] | None = None,
+    start: Sequence[float] = (0.0, 0.0),
+    weights: str = "examples",
+    **local: float,
+) -> Iterator[dict[str, Tensor]]:
+    """The server's vectors after every round; everybody takes part unless cohorts are given."""
+    model = Point(start)
+    settings = LocalSettings.model_validate({"epochs": 1, "batch": 1000, **local})
+    job = Job(
+        module=model,
+        channels_last=False,
+        data=from_pairs(clients, clients[0]),
+        method=methods.build(method, options).with_loss(half_square),
+        local=settings,
+        seed=0,
+        evaluate_batch=100,
+    )
+    everybody = [range(len(clients))] * rounds
+    federation = Federation(
+        job,
+        SerialEngine(),
+        rounds=rounds,
+        cohort=CohortSettings.model_validate({"weights": weights}),
+        evaluate=EvaluateSettings(),
+        cohorts=cohorts or everybody,
+    )
+    federation.begin(FlatModel(model))
+    for _ in federation.run():
+        yield dict(federation.moment.state)
