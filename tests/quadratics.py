@@ -5,6 +5,8 @@ from φ end at c̄_i + (1 − η)^K (φ − c̄_i).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from fedacg.engines.serial import SerialEngine
 from fedacg.federation import EvaluateSettings, Federation
 from fedacg.local import LocalSettings
 from fedacg.sampling import CohortSettings
-from fedacg.vector import FlatModel
+from fedacg.states import ClientStates
 
 
 class Point(nn.Module):
@@ -63,14 +65,21 @@ def states(
         evaluate_batch=100,
     )
     everybody = [range(len(clients))] * rounds
+    with TemporaryDirectory() as folder:
+        yield from _states(job, rounds, weights, cohorts or everybody, Path(folder))
+
+
+def _states(
+    job: Job, rounds: int, weights: str, cohorts: Sequence[Sequence[int]], folder: Path
+) -> Iterator[dict[str, Tensor]]:
     federation = Federation(
         job,
         SerialEngine(),
         rounds=rounds,
         cohort=CohortSettings.model_validate({"weights": weights}),
         evaluate=EvaluateSettings(),
-        cohorts=cohorts or everybody,
+        memory=ClientStates(folder),
+        cohorts=cohorts,
     )
-    federation.begin(FlatModel(model))
     for _ in federation.run():
         yield dict(federation.moment.state)

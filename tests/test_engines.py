@@ -67,6 +67,10 @@ def broadcast(module: nn.Module) -> dict[str, Tensor]:
     return {"phi": flat.w, "buffers": flat.read_buffers()}
 
 
+def nothing(client: int) -> dict[str, Tensor]:
+    return {}
+
+
 TASKS = [Task(1, client, cost) for client, cost in enumerate((3, 1, 5, 2, 8, 1))]
 
 
@@ -97,7 +101,7 @@ def test_serial_and_any_number_of_processes_give_the_same_bits(channels_last: bo
 def test_answers_come_in_the_order_of_the_cohort(pool: ProcessEngine) -> None:
     module = network()
     pool.setup(job(module))
-    answers = [(a.client, a.examples) for a in pool.train(broadcast(module), TASKS)]
+    answers = [(a.client, a.examples) for a in pool.train(broadcast(module), TASKS, nothing)]
     assert answers == [(i, len(y)) for i, (_, y) in enumerate(problem())]
 
 
@@ -106,20 +110,20 @@ def test_few_slots_are_enough_for_a_large_cohort(pool: ProcessEngine, monkeypatc
     module = network()
     pool.setup(job(module))
     tasks = [Task(round, task.client, task.cost) for round in range(1, 9) for task in TASKS]
-    few = [a.upload["delta"].clone() for a in pool.train(broadcast(module), tasks)]
+    few = [a.upload["delta"].clone() for a in pool.train(broadcast(module), tasks, nothing)]
     serial = engines.start(EngineSettings(name="serial"))
     serial.setup(job(module))
     with engines.one_thread():
-        one = [a.upload["delta"].clone() for a in serial.train(broadcast(module), tasks)]
+        one = [a.upload["delta"].clone() for a in serial.train(broadcast(module), tasks, nothing)]
     assert all(torch.equal(a, b) for a, b in zip(few, one, strict=True))
 
 
 def test_a_killed_worker_is_replaced_and_its_task_done_again(pool: ProcessEngine) -> None:
     module = network()
     pool.setup(job(module))
-    expected = [a.upload["delta"].clone() for a in pool.train(broadcast(module), TASKS)]
+    expected = [a.upload["delta"].clone() for a in pool.train(broadcast(module), TASKS, nothing)]
     before = pool.pids
-    answers = pool.train(broadcast(module), TASKS)
+    answers = pool.train(broadcast(module), TASKS, nothing)
     found = [next(answers).upload["delta"].clone()]
     os.kill(pool.pids[0], signal.SIGKILL)
     os.kill(pool.pids[1], signal.SIGKILL)
@@ -140,9 +144,9 @@ def test_a_task_that_kills_its_workers_ends_the_run_and_is_named(pool: ProcessEn
     pool.setup(job(module, deadly))
     one = [task for task in TASKS if task.client in (2, 5)]
     with pytest.raises(RunError, match=r"training client 5 in round 1 ended its worker 3 times \(SIGKILL"):
-        list(pool.train(broadcast(module), one))
+        list(pool.train(broadcast(module), one, nothing))
     pool.setup(job(module))
-    assert len(list(pool.train(broadcast(module), TASKS))) == 6, "the pool can be used again"
+    assert len(list(pool.train(broadcast(module), TASKS, nothing))) == 6, "the pool can be used again"
 
 
 def test_an_exception_in_a_worker_is_raised_here_with_its_traceback(pool: ProcessEngine) -> None:
@@ -151,7 +155,7 @@ def test_an_exception_in_a_worker_is_raised_here_with_its_traceback(pool: Proces
 
     pool.setup(job(network(), broken))
     with pytest.raises(ZeroDivisionError, match="the user's own mistake") as caught:
-        list(pool.train(broadcast(network()), TASKS))
+        list(pool.train(broadcast(network()), TASKS, nothing))
     assert "in broken" in "".join(caught.value.__notes__)
 
 

@@ -8,6 +8,7 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
 from fedacg.data.examples import TensorExamples
 from fedacg.data.pipelines import PlainPipeline
+from fedacg.engines.worker import FrozenCopies
 from fedacg.local import LocalSettings, Visit, train
 from fedacg.methods.objective import Assignment, Empirical, Proximal
 from fedacg.randomness import generator
@@ -18,6 +19,11 @@ def net() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)).double()
+
+
+def _assignment(flat: FlatModel, phi: torch.Tensor) -> Assignment:
+    worker = FrozenCopies(flat.module, channels_last=False)
+    return Assignment(flat, {"phi": phi}, kept={}, lr=0.2, steps=15, label_counts=lambda: phi, copies=worker)
 
 
 EXAMPLES = TensorExamples(
@@ -35,7 +41,7 @@ def test_steps_equal_torch_sgd_with_the_penalty_through_autograd(momentum: float
     flat = FlatModel(net())
     phi = flat.w.clone()
     proximal = Proximal(mu)
-    proximal.begin(Assignment(phi=phi, lr=0.2, steps=15))
+    proximal.begin(_assignment(flat, phi))
     loss = train(flat, EXAMPLES, PlainPipeline(), [Empirical()], [proximal], settings, VISIT)
 
     reference = net()

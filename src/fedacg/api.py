@@ -1,6 +1,7 @@
 """`fedacg.run`: a federation of your own model and data in one call."""
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedacg.experiment import Experiment
 from fedacg.methods.objective import LossFunction
 from fedacg.metrics import History, RoundMetrics
 from fedacg.run import GIVEN, Ingredients, Result, play
+from fedacg.vector import trainable
 
 
 def run(
@@ -87,13 +89,9 @@ def run(
         RunError: The run diverged, or its workers kept dying.
     """
     federated = from_pairs(clients, test)
-    for round, cohort in enumerate(cohorts or (), start=1):
-        _check_cohort(round, cohort, len(federated.clients))
-    if cohorts is not None and len(cohorts) < rounds:
-        raise InputError(f"cohorts: are given for {len(cohorts)} rounds, rounds = {rounds}")
     if resume and out is None:
         raise InputError("resume = True: say which run with out=")
-    experiment = Experiment.parse(
+    experiment = _parse(
         {
             "name": GIVEN,
             "seed": seed,
@@ -116,7 +114,11 @@ def run(
             "engine": {"name": "processes", "workers": workers} if workers else {"name": "serial"},
         }
     )
-    experiment.cohort.count(len(federated.clients))
+    if cohorts is not None:
+        if len(cohorts) < rounds:
+            raise InputError(f"cohorts: are given for {len(cohorts)} rounds, rounds = {rounds}")
+        cohorts = [_cohort(r, cohort, len(federated.clients)) for r, cohort in enumerate(cohorts, start=1)]
+    trainable(model)
     built = methods.build(method, options)
     layout = getattr(model, "channels_last", False) if channels_last is None else channels_last
     ingredients = Ingredients(model, bool(layout), federated, built.with_loss(loss) if loss else built)
@@ -144,11 +146,43 @@ class _Callback:
     def end(self) -> None: ...
 
 
-def _check_cohort(round: int, cohort: Any, clients: int) -> None:
-    if len(cohort) == 0:
+_SPELLED = {
+    "cohort.fraction": "participation",
+    "cohort.size": "cohort_size",
+    "local.epochs": "local_epochs",
+    "local.steps": "local_steps",
+    "local.batch": "batch_size",
+    "evaluate.every": "evaluate_every",
+    **{f"local.{key}": key for key in ("lr", "lr_decay", "weight_decay", "momentum", "clip")},
+    **{key: key.partition(".")[2] for key in ("cohort.weights", "evaluate.targets", "engine.workers")},
+}
+"""The parameters of `run` behind the keys of a description."""
+
+
+def _parse(tree: Mapping[str, Any]) -> Experiment:
+    """The description; what is wrong with it is told in the names that were given."""
+    try:
+        experiment = Experiment.parse(tree)
+        experiment.cohort.count(experiment.data.clients)
+    except InputError as error:
+        message = str(error)
+        for key, parameter in _SPELLED.items():
+            message = message.replace(key, parameter)
+        raise InputError(message) from None
+    return experiment
+
+
+def _cohort(round: int, cohort: Sequence[int], clients: int) -> list[int]:
+    """A round's clients as plain numbers, each of them there and named once."""
+    try:
+        listed = [index(client) for client in cohort]
+    except TypeError:
+        raise InputError(f"cohorts: round {round} is {cohort!r}, must be the numbers of clients") from None
+    if not listed:
         raise InputError(f"cohorts: round {round} has no clients")
-    if len(set(cohort)) < len(cohort):
+    if len(set(listed)) < len(listed):
         raise InputError(f"cohorts: round {round} names a client twice")
-    for client in cohort:
+    for client in listed:
         if not 0 <= client < clients:
-            raise InputError(f"cohorts: round {round} names client {client}, there are {clients}")
+            raise InputError(f"cohorts: round {round} names client {client}, must be from 0 to {clients - 1}")
+    return listed

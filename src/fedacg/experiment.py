@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedacg import methods
 from fedacg.engines.base import EngineSettings
@@ -40,6 +40,12 @@ class DataSettings(Section):
     """A saved split to use in place of drawing one."""
     augment: bool = False
     """Rotate, crop and flip training images."""
+
+    @field_validator("split_file")
+    @classmethod
+    def _absolute(cls, path: str) -> str:
+        """A description must mean the same wherever it is read."""
+        return str(Path(path).resolve()) if path else ""
 
 
 class ModelSettings(Section):
@@ -70,7 +76,8 @@ class MethodSettings(Section):
             return tree
         options = {key: value for key, value in tree.items() if key != "name"}
         name = str(tree.get("name", "fedacg"))
-        return {"name": name, **methods.complete(name, options)}
+        methods.build(name, options)  # so that parts that do not go together are refused here
+        return {"name": methods.parse(name).name, **methods.complete(name, options)}
 
     @property
     def options(self) -> dict[str, float]:
@@ -172,6 +179,9 @@ def override(tree: Tree, assignments: Sequence[str]) -> Tree:
 def with_method(tree: Tree, text: str) -> Tree:
     """The tree with another method: `fedavg`, or `fedacg:lam=0.9:beta=0.1` with options of its own."""
     name, *options = text.split(":")
+    for option in options:
+        if "=" not in option:
+            raise InputError(f"method {text!r}: {option!r} must look like lam=0.9")
     return override({**tree, "method": {"name": name}}, [f"method.{option}" for option in options])
 
 
@@ -185,7 +195,8 @@ def _value(text: str) -> Any:
 def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+    # JSON's strings are TOML's, but for the one control character that JSON leaves as it is.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -210,5 +221,7 @@ def _explain(root: type[Section], problem: Any) -> str:
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return str(cause)
-    allowed = problem["msg"].replace("Input should be", "must be")
+    if problem["type"] == "model_type":
+        return f"{where} = {problem['input']!r}: must be a table, [{where}] in a file"
+    allowed = problem["msg"].replace("Input should be", "must be").replace("a valid tuple", "a list")
     return f"{where} = {problem['input']!r}: {allowed}"

@@ -6,6 +6,7 @@ Knows neither files nor processes: an engine trains, and whoever iterates over t
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Annotated
 
 from pydantic import Field
 from torch import Tensor
@@ -17,7 +18,8 @@ from fedacg.methods.rules import Reply, State
 from fedacg.metrics import RoundMetrics
 from fedacg.sampling import CohortSettings, sample, weigh
 from fedacg.settings import Section
-from fedacg.vector import FlatModel
+from fedacg.states import ClientStates
+from fedacg.vector import FlatModel, clone
 
 
 class EvaluateSettings(Section):
@@ -27,7 +29,7 @@ class EvaluateSettings(Section):
     """Rounds from one evaluation to the next; the last round is always evaluated."""
     batch: int = Field(1000, ge=1)
     """Test examples a forward pass."""
-    targets: tuple[float, ...] = ()
+    targets: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((), strict=False)
     """Accuracies, as fractions, whose rounds and bytes a summary reports."""
     client_losses: bool = False
     """Record every client's training loss, not only their mean."""
@@ -52,15 +54,13 @@ class Federation:
         rounds: int,
         cohort: CohortSettings,
         evaluate: EvaluateSettings,
+        memory: ClientStates,
         cohorts: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        self.job, self.engine, self.rounds = job, engine, rounds
+        self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
         self._cohort, self._evaluate, self._cohorts = cohort, evaluate, cohorts
-
-    def begin(self, flat: FlatModel) -> None:
-        """Start from a model's own vector."""
-        state = self.job.method.rule.init(flat.w.clone())
-        self.moment = Moment(0, {**state, "buffers": flat.read_buffers()})
+        flat = FlatModel(clone(job.module), channels_last=job.channels_last)
+        self.moment = Moment(0, {**job.method.rule.init(flat.w), "buffers": flat.read_buffers()})
 
     def resume(self, moment: Moment) -> None:
         """Go on from where an earlier federation stood."""
@@ -69,16 +69,16 @@ class Federation:
     def run(self) -> Iterator[RoundMetrics]:
         """Play the rounds that are left, one at a time."""
         self.engine.setup(self.job)
-        rule, local = self.job.method.rule, self.job.local
+        rule, local, clients = self.job.method.rule, self.job.local, len(self.job.data.clients)
         for round in range(self.moment.round + 1, self.rounds + 1):
             start = perf_counter()
             state = self.moment.state
             cohort = self.sample(round)
 
             broadcast = {**rule.broadcast(state), "buffers": state["buffers"]}
-            answers = self.engine.train(broadcast, self._tasks(round, cohort))
-            replies = Replies(self, answers, round, cohort, state["buffers"])
-            state = {**rule.step(state, replies), "buffers": replies.buffers}
+            answers = self.engine.train(broadcast, self._tasks(round, cohort), self.memory.read)
+            replies = Replies(self, answers, round, cohort, state)
+            state = {**rule.step(state, replies, clients), "buffers": replies.buffers}
             aggregated = perf_counter()
 
             evaluated = round % self._evaluate.every == 0 or round == self.rounds
@@ -95,7 +95,7 @@ class Federation:
                 seconds_train=replies.seconds,
                 seconds_aggregate=aggregated - start - replies.seconds,
                 seconds_evaluate=perf_counter() - aggregated,
-                test_accuracy=test.correct / test.examples if test else None,
+                test_accuracy=test.correct / test.examples if test and self.job.data.classes else None,
                 test_loss=test.loss / test.examples if test else None,
                 client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
             )
@@ -119,35 +119,46 @@ class Replies:
     """A round's answers as the server rule sees them: decoded, weighed, checked, and counted on the way."""
 
     def __init__(
-        self, federation: Federation, answers: Iterable[Answer], round: int, cohort: Sequence[int], b: Tensor
+        self, federation: Federation, answers: Iterable[Answer], round: int, cohort: Sequence[int], state: State
     ) -> None:
-        self._job, self._answers, self._round = federation.job, iter(answers), round
+        self._job, self._memory = federation.job, federation.memory
+        self._answers, self._round, self._theta = iter(answers), round, state["theta"]
         self.weights = federation.weigh(cohort)
         self.examples: list[int] = []
         self.losses: list[float] = []
         self.bytes = 0
         self.seconds = 0.0
         """Time spent waiting for clients."""
-        self.buffers = b.clone()
+        self.buffers = state["buffers"].clone()
         """Normalisation buffers: averaged like weights, without momentum, penalty or quantisation."""
 
     def __iter__(self) -> Iterator[Reply]:
-        link, lr = self._job.method.link, self._job.local.lr_at(self._round)
+        lr = self._job.local.lr_at(self._round)
         for weight in self.weights:
             start = perf_counter()
             answer = next(self._answers)
             self.seconds += perf_counter() - start
-            delta = link.decode(answer.upload["delta"], self.buffers.dtype)
+            delta, extras = self._decode(answer)
             if not bool(delta.sum().isfinite()):
                 raise RunError(
                     f"diverged in round {self._round}: the update of client {answer.client} is not finite; "
                     "a lower local.lr or a local.clip may help"
                 )
+            if answer.keep:
+                self._memory.write(self._round, answer.client, answer.keep)
             self.buffers.add_(answer.upload["buffers"], alpha=weight)
             self.bytes += message_bytes(answer.upload)
             self.examples.append(answer.examples)
             self.losses.append(answer.loss)
-            yield Reply(answer.client, weight, answer.examples, answer.steps, lr, answer.loss, delta)
+            yield Reply(answer.client, weight, answer.examples, answer.steps, lr, answer.loss, delta, extras)
+
+    def _decode(self, answer: Answer) -> tuple[Tensor, dict[str, Tensor]]:
+        """Δ_i, or what a method sends in its place, and the further vectors that it sends."""
+        decode = self._job.method.link.decode
+        vectors = {
+            name: decode(payload, self._theta) for name, payload in answer.upload.items() if name != "buffers"
+        }
+        return vectors.pop("delta"), vectors
 
 
 def _model(state: State) -> dict[str, Tensor]:

@@ -22,20 +22,27 @@ def message_bytes(message: Message) -> int:
 class Link(Protocol):
     """How a model-sized vector of an upload is written and read."""
 
-    def encode(self, vector: Tensor) -> Tensor:
+    def encode(self, vector: Tensor, random: torch.Generator) -> Tensor:
         """The bytes to send (uint8)."""
         ...
 
-    def decode(self, payload: Tensor, dtype: torch.dtype) -> Tensor:
-        """The vector that arrived."""
+    def decode(self, payload: Tensor, like: Tensor) -> Tensor:
+        """The vector that arrived, as long and of the type as `like`."""
+        ...
+
+    def size(self, entries: int, entry_bytes: int) -> int:
+        """The number of bytes that a vector of so many entries takes."""
         ...
 
 
 class FullPrecision:
     """The vector's own bytes, without a copy at either end."""
 
-    def encode(self, vector: Tensor) -> Tensor:
+    def encode(self, vector: Tensor, random: torch.Generator) -> Tensor:
         return vector.view(torch.uint8)
 
-    def decode(self, payload: Tensor, dtype: torch.dtype) -> Tensor:
-        return payload.view(dtype)
+    def decode(self, payload: Tensor, like: Tensor) -> Tensor:
+        return payload.view(like.dtype)
+
+    def size(self, entries: int, entry_bytes: int) -> int:
+        return entries * entry_bytes

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from fedacg.federation import Federation, Moment
 from fedacg.methods import Method
 from fedacg.metrics import History, Reached, RoundMetrics
 from fedacg.randomness import stream_seed
+from fedacg.states import ClientStates
 from fedacg.store import RunFolder, load_moment
 from fedacg.vector import FlatModel, clone, sha256
 from fedacg.version import __version__
@@ -40,6 +42,13 @@ class Ingredients:
     channels_last: bool
     data: FederatedData
     method: Method
+
+    def __post_init__(self) -> None:
+        if self.method.staged and not isinstance(self.module, models.StagedModel):
+            raise InputError(
+                f"model: is a {type(self.module).__name__}, and this method looks at features, so it must be a "
+                "fedacg.models.StagedModel, made of stages and a head"
+            )
 
 
 class Observer(Protocol):
@@ -95,12 +104,43 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     federated = federated or load_data(experiment)
     experiment.cohort.count(len(federated.clients))
     settings = experiment.model
+    for key in ("classes", "shape"):
+        if key in settings.options:
+            raise InputError(f"model.{key} = {settings.options[key]!r}: follows from the data; leave it out")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
         module = models.build(settings.name, classes=federated.classes, shape=federated.shape, **settings.options)
     channels_last = module.channels_last if settings.layout == "auto" else settings.layout == "channels-last"
     method = methods.build(experiment.method.name, experiment.method.options)
     return Ingredients(module, channels_last, federated, method)
+
+
+def assemble(
+    experiment: Experiment,
+    ingredients: Ingredients,
+    engine: Engine,
+    memory: ClientStates,
+    cohorts: Sequence[Sequence[int]] | None = None,
+) -> Federation:
+    """The federation that a description and its ingredients make, before its first round."""
+    job = Job(
+        module=ingredients.module,
+        channels_last=ingredients.channels_last,
+        data=ingredients.data,
+        method=ingredients.method,
+        local=experiment.local,
+        seed=experiment.seed,
+        evaluate_batch=experiment.evaluate.batch,
+    )
+    return Federation(
+        job,
+        engine,
+        rounds=experiment.rounds,
+        cohort=experiment.cohort,
+        evaluate=experiment.evaluate,
+        memory=memory,
+        cohorts=cohorts,
+    )
 
 
 def play(
@@ -115,6 +155,8 @@ def play(
     observers: Sequence[Observer] = (),
 ) -> Result:
     """Play an experiment to its end, from the start or from where its folder stands."""
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite: a run is either gone on with or replaced")
     store = RunFolder(folder) if folder else None
     own_engine = None
     try:
@@ -125,8 +167,14 @@ def play(
             store.begin(experiment, overwrite=overwrite)
         if engine is None:
             engine = own_engine = engines.start(experiment.engine)
-        with one_thread(), torch.random.fork_rng(devices=[]):
-            return _play(experiment, ingredients, store, moment, history, engine, cohorts, observers)
+        with one_thread(), torch.random.fork_rng(devices=[]), TemporaryDirectory(prefix="fedacg-") as scratch:
+            memory = ClientStates((store.path if store else Path(scratch)) / "clients")
+            memory.rewind(moment.round if moment else 0)
+            federation = assemble(experiment, ingredients, engine, memory, cohorts)
+            if moment is not None:
+                _check_fit(moment, federation.moment)
+                federation.resume(moment)
+            return _play(experiment, ingredients, federation, store, history, observers)
     finally:
         if own_engine:
             own_engine.close()
@@ -137,35 +185,11 @@ def play(
 def _play(
     experiment: Experiment,
     ingredients: Ingredients,
+    federation: Federation,
     store: RunFolder | None,
-    moment: Moment | None,
     history: History,
-    engine: Engine,
-    cohorts: Sequence[Sequence[int]] | None,
     observers: Sequence[Observer],
 ) -> Result:
-    flat = FlatModel(clone(ingredients.module), channels_last=ingredients.channels_last)
-    job = Job(
-        module=ingredients.module,
-        channels_last=ingredients.channels_last,
-        data=ingredients.data,
-        method=ingredients.method,
-        local=experiment.local,
-        seed=experiment.seed,
-        evaluate_batch=experiment.evaluate.batch,
-    )
-    federation = Federation(
-        job,
-        engine,
-        rounds=experiment.rounds,
-        cohort=experiment.cohort,
-        evaluate=experiment.evaluate,
-        cohorts=cohorts,
-    )
-    federation.begin(flat)
-    if moment is not None:
-        _check_fit(moment, federation.moment)
-        federation.resume(moment)
     for observer in observers:
         observer.begin(experiment, federation.moment.round)
     try:
@@ -173,8 +197,7 @@ def _play(
     finally:
         for observer in observers:
             observer.end()
-    flat.w.copy_(federation.moment.state["theta"])
-    flat.write_buffers(federation.moment.state["buffers"])
+    flat = _flat(ingredients, federation.moment)
     vector = flat.canonical()
     summary = summarise(experiment, history, vector)
     if store:
@@ -201,7 +224,7 @@ def _play_rounds(
             for observer in observers:
                 observer.round(metrics, history)
             if store and monotonic() - saved_at >= save_seconds:
-                store.save(done)
+                _save(store, done, federation.memory)
                 saved, saved_at = done, monotonic()
     except RunError as error:
         if store:
@@ -209,7 +232,14 @@ def _play_rounds(
         raise
     finally:
         if store and done is not saved:
-            store.save(done)
+            _save(store, done, federation.memory)
+
+
+def _save(store: RunFolder, moment: Moment, memory: ClientStates) -> None:
+    """Write a checkpoint, between making sure of the states it counts on and dropping those it outdates."""
+    memory.settle()
+    store.save(moment)
+    memory.forget(moment.round)
 
 
 def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[str, Any]:
@@ -247,11 +277,14 @@ def load_model(folder: Path | str) -> nn.Module:
     if experiment.model.name.startswith(GIVEN):
         raise InputError(f"{folder}: its model was given from Python; use load_moment and your own module")
     ingredients = prepare(experiment)
-    moment = load_moment(folder)
-    flat = FlatModel(ingredients.module, channels_last=ingredients.channels_last)
-    flat.w.copy_(moment.state["theta"])
-    flat.write_buffers(moment.state["buffers"])
-    return flat.release()
+    return _flat(ingredients, load_moment(folder)).release()
+
+
+def _flat(ingredients: Ingredients, moment: Moment) -> FlatModel:
+    """The model with the server's vectors in it."""
+    flat = FlatModel(clone(ingredients.module), channels_last=ingredients.channels_last)
+    flat.load(moment.state["theta"], moment.state["buffers"])
+    return flat
 
 
 def _check_fit(found: Moment, expected: Moment) -> None:

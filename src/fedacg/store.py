@@ -4,6 +4,7 @@
     metrics.jsonl            a line a round
     checkpoint.safetensors   the server's vectors and the round they belong to
     summary.json             when the run has ended
+    clients/                 what clients keep between rounds, for methods that need it (states.py)
 
 The folder is consistent at every instant: kill -9 or a full disk cost the rounds since the last checkpoint.
 """
@@ -31,6 +32,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path}: is a file; a run is kept in a folder")
         _guard(path, lambda: path.mkdir(parents=True, exist_ok=True))
         self._lock = self._acquire()
         self._metrics: IO[str] | None = None
@@ -116,7 +119,11 @@ class RunFolder:
         self._lock.close()
 
     def _acquire(self) -> IO[str]:
-        lock = (self.path / ".lock").open("a+")
+        path = self.path / ".lock"
+        try:
+            lock = path.open("a+")
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written: {error}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

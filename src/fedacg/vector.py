@@ -11,26 +11,24 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from fedacg.errors import InputError
+
 
 class FlatModel:
     """A module laid out in flat memory. The module is taken over: its parameters move into `w`.
 
     `channels_last` stores convolution weights channels-last inside the vector. It changes the order of the
-    entries and the speed, not the network. Parameters that do not require a gradient stay where they are.
+    entries and the speed, not the network. Parameters that do not require a gradient stay where they are. A
+    `frozen` model takes no gradients and lets them pass.
     """
 
-    def __init__(self, module: nn.Module, *, channels_last: bool = False) -> None:
-        parameters = [p for p in module.parameters() if p.requires_grad]
-        if not parameters:
-            raise ValueError("the model has no trainable parameters")
-        kinds = {(p.dtype, p.device) for p in parameters}
-        if len(kinds) > 1:
-            raise ValueError(f"the model's parameters differ in type or device: {sorted(map(str, kinds))}")
+    def __init__(self, module: nn.Module, *, channels_last: bool = False, frozen: bool = False) -> None:
+        parameters = trainable(module)
         size = sum(p.numel() for p in parameters)
         self.module = module
         self.channels_last = channels_last
         self.w = torch.empty(size, dtype=parameters[0].dtype, device=parameters[0].device)
-        self.g = torch.zeros_like(self.w)
+        self.g = self.w.new_zeros(0 if frozen else size)
         self._parameters = parameters
         offset = 0
         for p in parameters:
@@ -38,11 +36,19 @@ class FlatModel:
             view = _view(self.w[span], p.shape, channels_last)
             view.copy_(p.data)
             p.data = view
-            p.grad = _view(self.g[span], p.shape, channels_last)
+            if frozen:
+                p.requires_grad_(False)
+            else:
+                p.grad = _view(self.g[span], p.shape, channels_last)
             offset = span.stop
         self._buffers = list(_persistent_buffers(module))
         for buffer in self._buffers:
             buffer.data = buffer.data.clone()
+
+    def load(self, vector: Tensor, buffers: Tensor) -> None:
+        """Overwrite parameters and buffers."""
+        self.w.copy_(vector)
+        self.write_buffers(buffers)
 
     def read_buffers(self) -> Tensor:
         """The module's buffers (running means and the like) as one vector of the model's type."""
@@ -76,6 +82,17 @@ class FlatModel:
         if self.channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         return x
+
+
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that make up the vector; a module that has none, or mixed ones, is refused."""
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    if not parameters:
+        raise InputError("model: has no trainable parameters")
+    kinds = {(p.dtype, p.device) for p in parameters}
+    if len(kinds) > 1:
+        raise InputError(f"model: its parameters differ in type or device: {sorted(map(str, kinds))}")
+    return parameters
 
 
 def clone(module: nn.Module) -> nn.Module:

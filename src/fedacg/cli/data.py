@@ -49,6 +49,21 @@ def get(name: Annotated[str, typer.Argument(help="A name that `fedacg data list`
         console.print(f"{path}: whole, checksum right", soft_wrap=True, highlight=False)
 
 
+@app.command()
+def split(
+    name: Annotated[str, typer.Argument(help="A name that `fedacg data list` shows.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, such as split.npz.")],
+    clients: Annotated[int, typer.Option(help="How many clients the examples are dealt to.")] = 100,
+    split: Annotated[str, typer.Option(help="How they are dealt: iid or dirichlet.")] = "dirichlet",
+    alpha: Annotated[float, typer.Option(help="The Dirichlet split's concentration.")] = 0.3,
+    seed: Annotated[int, typer.Option(help="Gives the split that a run with this seed draws.")] = 0,
+) -> None:
+    """Save a split, to be used with --set data.split_file=FILE."""
+    dealt = catalogue.deal(catalogue.load(name), clients=clients, split=split, alpha=alpha, seed=seed)
+    dealt.save(out)
+    typer.echo(f"{out}: {len(dealt.order)} examples of {name} for {clients} clients")
+
+
 def _where(name: str) -> str:
     place = catalogue.where(name)
     if place is None:

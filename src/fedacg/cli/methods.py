@@ -27,7 +27,7 @@ def methods() -> None:
     for modifier in MODIFIERS.values():
         parts.add_row(f"+{modifier.name}", modifier.equation, _options(modifier.options))
     console.print(parts)
-    typer.echo("\ndown/up: model-sized vectors a client receives and sends a round; kept: those it stores.")
+    typer.echo("\ndown/up: model-sized vectors a client receives and sends a round; kept: those\nit stores.")
 
 
 def _options(options: Mapping[str, Option]) -> str:

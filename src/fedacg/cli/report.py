@@ -35,9 +35,11 @@ def report(
     if quiet:
         typer.echo(page)
         return
-    Console().print(written.table)
-    typer.echo()
+    console = Console()
+    console.print(written.table)
+    console.print()
     for note in written.notes:
         typer.echo(f"note: {note}")
+    typer.echo(f"report: {page}")
     others = ", ".join(path.name for path in written.paths if path != page)
-    typer.echo(f"report: {page}\nbeside it: {others}")
+    console.print(f"beside it: {others}", highlight=False, markup=False)

@@ -87,6 +87,9 @@ def compare(
 ) -> None:
     """Run one experiment with several methods: one table, one picture, one page."""
     console = Console()
+    for setting in settings or []:
+        if setting.partition("=")[0].strip().partition(".")[0] == "method":
+            raise InputError(f"--set {setting!r}: options go with their method, as in --methods fedacg:lam=0.9")
     experiments = _experiments(override(find(recipe), settings or []), methods, seeds)
     first = next(iter(experiments.values()))
     folder = out or Path("runs") / first.name

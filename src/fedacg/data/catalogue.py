@@ -126,12 +126,18 @@ def federate(
         raise InputError(f"data.split = natural: {name} does not come with clients; choose iid or dirichlet")
     whole = load(name, augment=augment)
     if split_file is None:
-        rng = randomness.numpy_generator(seed, "split")
-        dealt = splits.SPLITS[split](whole.train.y, clients, alpha, rng)
+        dealt = deal(whole, clients=clients, split=split, alpha=alpha, seed=seed)
     else:
         dealt = splits.load(split_file, examples=len(whole.train), clients=clients)
     view = SplitClients(whole.train, dealt.order, dealt.offsets)
     return FederatedData(name, view, whole.test, whole.pipeline, whole.classes, whole.shape)
+
+
+def deal(whole: Dataset, *, clients: int, split: str, alpha: float | None, seed: int) -> splits.Split:
+    """The split that a run with this seed draws."""
+    if split not in splits.SPLITS:
+        raise errors.unknown("split", split, splits.SPLITS)
+    return splits.SPLITS[split](whole.train.y, clients, alpha, randomness.numpy_generator(seed, "split"))
 
 
 def _synthetic(

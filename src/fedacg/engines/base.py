@@ -1,6 +1,6 @@
 """What every engine does: train a cohort's clients and evaluate a model, with the same result to the bit."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -19,8 +19,8 @@ class EngineSettings(Section):
     """Where the local work is done; the result does not depend on it."""
 
     name: Literal["serial", "processes"] = "processes"
-    workers: int = Field(2, ge=1)
-    """Worker processes, one thread each."""
+    workers: int = Field(0, ge=0)
+    """Worker processes, one thread each; 0 starts one for every core."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class Answer:
     steps: int
     loss: float
     upload: Message
+    keep: Message
+    """What the client keeps until its next visit; it stays with the client and is not counted."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,10 @@ class Evaluation:
         return Evaluation(self.examples + other.examples, self.loss + other.loss, self.correct + other.correct)
 
 
+ClientMemory = Callable[[int], Message]
+"""What a client kept of its last visit, nothing at its first."""
+
+
 class Engine(Protocol):
     """Workers that serve one job at a time."""
 
@@ -76,7 +82,7 @@ class Engine(Protocol):
         """Take on a job; may be called again for the next one."""
         ...
 
-    def train(self, broadcast: Message, tasks: Sequence[Task]) -> Iterator[Answer]:
+    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answer]:
         """Answers in the order of the tasks; each is valid until the next is asked for."""
         ...
 

@@ -7,7 +7,7 @@ the number of workers. How the processes are kept alive lives in pool.py.
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from fedacg.engines.base import Answer, Evaluation, Job, Task, chunks, total
+from fedacg.engines.base import Answer, ClientMemory, Evaluation, Job, Task, chunks, total
 from fedacg.engines.pool import Pool
 from fedacg.engines.protocol import (
     Broadcast,
@@ -21,7 +21,7 @@ from fedacg.engines.protocol import (
     Train,
     Trained,
 )
-from fedacg.engines.shared import Segment, freeze, message_room, read_message, write_message
+from fedacg.engines.shared import Segment, freeze, read_message, room, write_message
 from fedacg.link import Message
 from fedacg.vector import FlatModel, clone
 
@@ -42,19 +42,21 @@ class ProcessEngine:
 
     def setup(self, job: Job) -> None:
         flat = FlatModel(clone(job.module), channels_last=job.channels_last)
-        vector = message_room({"vector": flat.w})
-        buffers = message_room({"buffers": flat.read_buffers()})
+        method, vector = job.method, flat.w.numel() * flat.w.element_size()
+        buffers = room(1, flat.read_buffers().numel() * flat.w.element_size())
+        upload = room(method.up, method.link.size(flat.w.numel(), flat.w.element_size())) + buffers
+        memory = room(method.state, vector) + buffers if method.state else 0
         frozen, arrays = freeze(job)
         self._job = job
         self._pool.tell(Setup(frozen), arrays)
-        self._down = Segment.create(job.method.down * vector + buffers)
-        self._slot = job.method.up * vector + buffers
+        self._down = Segment.create(room(method.down, vector) + buffers)
+        self._slot = memory + upload + memory
         self._slots = max(2 * self._pool.size, _REPLY_MEMORY // self._slot)
         self._up: Segment | None = None
         self._announce({}, slots=self._pool.size)
         list(self._perform([Prepare(key) for key in range(self._pool.size)]))
 
-    def train(self, broadcast: Message, tasks: Sequence[Task]) -> Iterator[Answer]:
+    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answer]:
         slots = min(self._slots, len(tasks))
         replies = self._announce(broadcast, slots)
         free = list(range(slots))
@@ -67,14 +69,21 @@ class ProcessEngine:
                 while waiting and free and self._pool.least_load < self._patience(len(waiting)):
                     key = waiting.popleft()
                     slot_of[key] = free.pop()
-                    self._pool.give(Train(key, tasks[key], slot_of[key]))
+                    memory = write_message(replies, kept(tasks[key].client), start=slot_of[key] * self._slot)
+                    self._pool.give(Train(key, tasks[key], slot_of[key], tuple(memory)))
                 outcome = self._pool.collect()
                 assert isinstance(outcome, Trained)
                 done[outcome.key] = outcome, slot_of[outcome.key]
                 while place in done:
                     trained, slot = done.pop(place)
-                    upload = read_message(replies, trained.places)
-                    yield Answer(tasks[place].client, trained.examples, trained.steps, trained.loss, upload)
+                    yield Answer(
+                        tasks[place].client,
+                        trained.examples,
+                        trained.steps,
+                        trained.loss,
+                        upload=read_message(replies, trained.upload),
+                        keep=read_message(replies, trained.keep),
+                    )
                     free.append(slot)
                     place += 1
         finally:

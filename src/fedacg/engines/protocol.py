@@ -44,11 +44,12 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Train:
-    """Train a client and put its upload into a slot."""
+    """Train a client and put its upload into a slot, where what it kept lies already."""
 
     key: int
     task: Task
     slot: int
+    kept: tuple[Place, ...]
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,14 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Trained:
-    """A client's upload lies in its slot."""
+    """A client's upload and what it keeps lie in its slot."""
 
     key: int
     examples: int
     steps: int
     loss: float
-    places: list[Place]
+    upload: list[Place]
+    keep: list[Place]
 
 
 @dataclass(frozen=True)

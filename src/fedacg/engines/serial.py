@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from fedacg.engines.base import Answer, Evaluation, Job, Task, chunks, total
+from fedacg.engines.base import Answer, ClientMemory, Evaluation, Job, Task, chunks, total
 from fedacg.engines.worker import Worker
 from fedacg.link import Message
 
@@ -13,8 +13,8 @@ class SerialEngine:
     def setup(self, job: Job) -> None:
         self._worker = Worker(job)
 
-    def train(self, broadcast: Message, tasks: Sequence[Task]) -> Iterator[Answer]:
-        return (self._worker.train(task, broadcast) for task in tasks)
+    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answer]:
+        return (self._worker.train(task, broadcast, kept(task.client)) for task in tasks)
 
     def evaluate(self, model: Message) -> Evaluation:
         job = self._worker.job

@@ -79,14 +79,19 @@ def write_message(segment: Segment, message: Mapping[str, Tensor], start: int = 
     return places
 
 
+def end_of(places: Sequence[Place], start: int) -> int:
+    """Where the last of a message's vectors ends, `start` if there are none."""
+    return max((place.offset + place.count * place.dtype.itemsize for place in places), default=start)
+
+
 def read_message(segment: Segment, places: Sequence[Place]) -> dict[str, Tensor]:
     """The vectors of a message, as views on the segment."""
     return {place.name: segment.tensor(place.dtype, place.offset, place.count) for place in places}
 
 
-def message_room(message: Mapping[str, Tensor]) -> int:
-    """Bytes that a message takes in a segment, alignment included."""
-    return sum(_aligned(vector.numel() * vector.element_size()) + _ALIGNMENT for vector in message.values())
+def room(count: int, size: int) -> int:
+    """Bytes in a segment that so many vectors of this size may take, alignment included."""
+    return count * (_aligned(size) + _ALIGNMENT)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from fedacg.engines.protocol import (
     Train,
     Trained,
 )
-from fedacg.engines.shared import read_message, receive_segment, thaw, write_message
+from fedacg.engines.shared import end_of, read_message, receive_segment, thaw, write_message
 from fedacg.engines.worker import Worker
 from fedacg.link import Message
 
@@ -67,9 +67,12 @@ class WorkerProcess:
                 return Prepared(order.key)
             if isinstance(order, Evaluate):
                 return Evaluated(order.key, self._worker.evaluate(self._message, order.first, order.last))
-            answer = self._worker.train(order.task, self._message)
-            places = write_message(self._up, answer.upload, start=order.slot * self._slot)
-            return Trained(order.key, answer.examples, answer.steps, answer.loss, places)
+            answer = self._worker.train(order.task, self._message, read_message(self._up, order.kept))
+            # What the client kept stays whole, in case this worker dies and the task is done again.
+            start = end_of(order.kept, start=order.slot * self._slot)
+            upload = write_message(self._up, answer.upload, start)
+            keep = write_message(self._up, answer.keep, end_of(upload, start))
+            return Trained(order.key, answer.examples, answer.steps, answer.loss, upload, keep)
         except Exception as error:
             # Raised again in the parent, where the user sees it.
             error.add_note("In a worker process:\n" + "".join(traceback.format_exception(error)))

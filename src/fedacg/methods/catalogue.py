@@ -5,17 +5,42 @@ A new method is one file and one line here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 from fedacg.errors import InputError, unknown
 from fedacg.methods.fedacg import ACG, FEDACG
 from fedacg.methods.fedadam import FEDADAM
 from fedacg.methods.fedavg import FEDAVG
 from fedacg.methods.fedavgm import FEDAVGM
+from fedacg.methods.fedcm import FEDCM
+from fedacg.methods.feddc import FEDDC
+from fedacg.methods.feddecorr import FEDDECORR
+from fedacg.methods.feddyn import FEDDYN
+from fedacg.methods.fedlc import FEDLC
+from fedacg.methods.fedmlb import FEDMLB
+from fedacg.methods.fedntd import FEDNTD
+from fedacg.methods.fedpaq import PAQ
 from fedacg.methods.fedprox import FEDPROX, PROX
 from fedacg.methods.method import Entry, Method, Modifier, Option
+from fedacg.methods.moon import MOON
 
-METHODS: Mapping[str, Entry] = {entry.name: entry for entry in (FEDAVG, FEDPROX, FEDAVGM, FEDADAM, FEDACG)}
-MODIFIERS: Mapping[str, Modifier] = {modifier.name: modifier for modifier in (ACG, PROX)}
+_ENTRIES = (
+    FEDAVG,
+    FEDPROX,
+    FEDAVGM,
+    FEDADAM,
+    FEDDYN,
+    MOON,
+    FEDCM,
+    FEDMLB,
+    FEDLC,
+    FEDNTD,
+    FEDDC,
+    FEDDECORR,
+    FEDACG,
+)
+METHODS: Mapping[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+MODIFIERS: Mapping[str, Modifier] = {modifier.name: modifier for modifier in (ACG, PROX, PAQ)}
 
 
 @dataclass(frozen=True)
@@ -66,10 +91,10 @@ def complete(name: str, options: Mapping[str, float]) -> dict[str, float]:
     for option, value in options.items():
         if option not in known:
             raise unknown(f"option of method {name}", option, known)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise InputError(f"method.{option} = {value!r}: must be a number in {known[option]}")
         if not known[option].admits(value):
-            raise InputError(f"method.{option} = {value:g}: must lie in {known[option]}")
+            raise InputError(f"method.{option} = {value}: must lie in {known[option]}")
     return {option: float(options.get(option, spec.default)) for option, spec in known.items()}
 
 

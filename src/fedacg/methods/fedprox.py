@@ -17,8 +17,8 @@ def fedprox(mu: float, server_lr: float) -> Method:
 
 
 def add_proximal(method: Method, mu: float) -> Method:
-    if any(isinstance(part, Proximal) for part in method.corrections):
-        raise InputError("it has a proximal pull already; set that one's strength instead")
+    if any(part.pulls for part in method.corrections):
+        raise InputError("it pulls towards φ already; set the strength of that pull instead")
     return replace(method, corrections=(*method.corrections, Proximal(mu)))
 
 

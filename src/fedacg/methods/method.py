@@ -29,6 +29,11 @@ class Method:
         """The plain loss on data, which models are evaluated by."""
         return next((loss for loss in self.losses if isinstance(loss, Empirical)), Empirical())
 
+    @property
+    def staged(self) -> bool:
+        """Whether it looks inside the network, which must then be made of stages and a head."""
+        return any(part.staged for part in (*self.losses, *self.corrections))
+
     def with_loss(self, function: LossFunction) -> "Method":
         """The same method on a user's own loss in place of cross-entropy."""
         if not any(isinstance(loss, Empirical) for loss in self.losses):
@@ -46,12 +51,18 @@ class Option:
     high: float = float("inf")
     low_open: bool = False
     high_open: bool = True
+    only: tuple[float, ...] = ()
+    """The values there are, where they are few."""
 
     def admits(self, value: float) -> bool:
+        if self.only:
+            return value in self.only
         above = value > self.low if self.low_open else value >= self.low
         return above and (value < self.high if self.high_open else value <= self.high)
 
     def __str__(self) -> str:
+        if self.only:
+            return "{" + ", ".join(f"{value:g}" for value in self.only) + "}"
         high = "∞" if self.high == float("inf") else f"{self.high:g}"
         return f"{'(' if self.low_open else '['}{self.low:g}, {high}{')' if self.high_open else ']'}"
 

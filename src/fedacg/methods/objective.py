@@ -1,31 +1,76 @@
 """What a client minimises, in two kinds of part that add up: losses for autograd, corrections of g.
 
-A part lives in a worker and is told of each client it serves by `begin`. Corrections are vector algebra on
-the flat gradient, never built through autograd. Server rules live in rules.py.
+A part lives in a worker and is told of each client it serves: `begin` before its local steps, `end` after
+them. Corrections are vector algebra on the flat gradient, never built through autograd. Server rules live in
+rules.py.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from fedacg.link import Message
+from fedacg.models.staged import StagedModel
+from fedacg.vector import FlatModel
+
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """From the model's outputs and the labels to the mean loss of a batch."""
+
+
+class Copies(Protocol):
+    """Frozen copies of the network that a worker keeps, one for each name and never one for each client."""
+
+    def load(self, name: str, vector: Tensor, buffers: Tensor) -> nn.Module:
+        """The copy of this name, now with these parameters; it takes no gradients of its own."""
+        ...
 
 
 @dataclass(frozen=True)
 class Assignment:
     """What a part may know of the client it is about to serve."""
 
-    phi: Tensor
-    """φ, the point that was broadcast; the client's vector w starts there."""
+    flat: FlatModel
+    """The worker's model, at φ before the first step."""
+    broadcast: Message
+    """What the server sent: `phi`, `buffers` and what the server rule adds."""
+    kept: Message
+    """What the client kept of its last visit; empty when it takes part for the first time."""
     lr: float
     """η of this round."""
     steps: int
     """K of this client."""
+    label_counts: Callable[[], Tensor]
+    """n_{i,c}: how many examples of each class the client has."""
+    copies: Copies
+
+    @property
+    def phi(self) -> Tensor:
+        """φ, the point that was broadcast; the client's vector w starts there."""
+        return self.broadcast["phi"]
+
+    def state(self, name: str) -> Tensor:
+        """A vector that the client kept, zero when it takes part for the first time."""
+        return self.kept[name] if name in self.kept else torch.zeros_like(self.phi)
+
+
+@dataclass(frozen=True)
+class Departure:
+    """What a client takes leave with: vectors to send, encoded by the link, and vectors to keep."""
+
+    encode: Callable[[Tensor], Tensor]
+    decode: Callable[[Tensor], Tensor]
+    upload: dict[str, Tensor] = field(default_factory=dict)
+    keep: dict[str, Tensor] = field(default_factory=dict)
+
+    def send(self, name: str, vector: Tensor) -> Tensor:
+        """Put a vector into the upload; returns it as it will arrive."""
+        self.upload[name] = self.encode(vector)
+        return self.decode(self.upload[name])
 
 
 class Forward:
@@ -35,16 +80,34 @@ class Forward:
         self.module, self.x, self.y = module, x, y
 
     @cached_property
+    def stage_outputs(self) -> list[Tensor]:
+        """What each stage of a staged model puts out."""
+        assert isinstance(self.module, StagedModel)
+        return self.module.stage_outputs(self.x)
+
+    @property
+    def features(self) -> Tensor:
+        """What the head of a staged model eats."""
+        return self.stage_outputs[-1]
+
+    @cached_property
     def logits(self) -> Tensor:
-        output: Tensor = self.module(self.x)
+        staged = isinstance(self.module, StagedModel) and len(self.module.stages) > 0
+        output: Tensor = self.module.head(self.features) if staged else self.module(self.x)  # type: ignore[operator]
         return output
 
 
 class Part(ABC):  # noqa: B024 - the two kinds below are abstract
     """A piece of a client's objective."""
 
+    staged: ClassVar[bool] = False
+    """Whether it looks inside the network, which must then be made of stages and a head."""
+
     def begin(self, assignment: Assignment) -> None:  # noqa: B027 - most parts need no preparation
         """A client is about to take its local steps."""
+
+    def end(self, delta: Tensor, departure: Departure) -> None:  # noqa: B027 - most parts leave nothing
+        """The steps are done, Δ_i = w_i − φ; parts that change what is sent or kept do so here."""
 
 
 class Loss(Part):
@@ -56,6 +119,9 @@ class Loss(Part):
 
 class Correction(Part):
     """A term of the gradient that is added to the flat vector directly."""
+
+    pulls: ClassVar[bool] = False
+    """Whether it draws w towards φ, so that a second pull would make no sense."""
 
     @abstractmethod
     def correct(self, g: Tensor, w: Tensor) -> None:
@@ -74,6 +140,8 @@ class Empirical(Loss):
 
 class Proximal(Correction):
     """The pull μ/2 ‖w − φ‖², whose gradient is μ(w − φ)."""
+
+    pulls = True
 
     def __init__(self, mu: float) -> None:
         self.mu = mu

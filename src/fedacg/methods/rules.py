@@ -5,8 +5,8 @@ a new one, so that an interrupted round leaves the old one whole. What clients d
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -31,19 +31,34 @@ class Reply:
     loss: float
     """Mean training loss over the examples seen."""
     delta: Tensor
-    """Δ_i = w_i − φ"""
+    """Δ_i = w_i − φ, or what a method sends in its place"""
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    """Further vectors that a method's clients send."""
 
 
 def mean_delta(replies: Iterable[Reply]) -> Tensor:
     """Δ = Σ ω_i Δ_i, summed in the order of the cohort."""
-    total: Tensor | None = None
-    for reply in replies:
-        if total is None:
-            total = reply.delta * reply.weight
-        else:
-            total.add_(reply.delta, alpha=reply.weight)
-    if total is None:
-        raise ValueError("a round needs at least one reply")
+    return _sum((reply.delta, reply.weight) for reply in replies)
+
+
+def sum_deltas(replies: Iterable[Reply]) -> tuple[Tensor, int]:
+    """The plain sum Σ Δ_i over the cohort, and how many they were."""
+    count = 0
+
+    def deltas() -> Iterator[tuple[Tensor, float]]:
+        nonlocal count
+        for reply in replies:
+            count += 1
+            yield reply.delta, 1.0
+
+    return _sum(deltas()), count
+
+
+def _sum(terms: Iterator[tuple[Tensor, float]]) -> Tensor:
+    first, weight = next(terms)
+    total = first * weight
+    for vector, weight in terms:
+        total.add_(vector, alpha=weight)
     return total
 
 
@@ -59,8 +74,8 @@ class ServerRule(ABC):
         return {"phi": state["theta"]}
 
     @abstractmethod
-    def step(self, state: State, replies: Iterable[Reply]) -> State:
-        """The state after a round. All replies are consumed before anything is changed."""
+    def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
+        """The state after a round of a federation of N `clients`. The old state is left as it was."""
 
 
 class Average(ServerRule):
@@ -69,7 +84,7 @@ class Average(ServerRule):
     def __init__(self, server_lr: float = 1.0) -> None:
         self.server_lr = server_lr
 
-    def step(self, state: State, replies: Iterable[Reply]) -> State:
+    def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
         delta = mean_delta(replies)
         return {"theta": torch.add(state["theta"], delta, alpha=self.server_lr)}
 
@@ -83,7 +98,7 @@ class Momentum(ServerRule):
     def init(self, theta: Tensor) -> State:
         return {"theta": theta, "m": torch.zeros_like(theta)}
 
-    def step(self, state: State, replies: Iterable[Reply]) -> State:
+    def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
         delta = mean_delta(replies)
         m = (state["m"] * self.beta).add_(delta, alpha=self.server_lr)
         return {"theta": state["theta"] + m, "m": m}
@@ -108,7 +123,7 @@ class Adam(ServerRule):
     def init(self, theta: Tensor) -> State:
         return {"theta": theta, "m": torch.zeros_like(theta), "v": torch.full_like(theta, self.tau**2)}
 
-    def step(self, state: State, replies: Iterable[Reply]) -> State:
+    def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
         delta = mean_delta(replies)
         m = (state["m"] * self.beta1).add_(delta, alpha=1 - self.beta1)
         v = (state["v"] * self.beta2).addcmul_(delta, delta, value=1 - self.beta2)

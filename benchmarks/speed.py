@@ -1,0 +1,189 @@
+"""Seconds a round here against the same SGD steps in bare PyTorch loops, in as many one-threaded processes.
+
+    python benchmarks/speed.py [--workers 2] [--rounds 15] [lenet] [logistic]
+
+The bare loops have their data ready in floating point, start every client from the same model, and do nothing
+but `torch.optim.SGD`: no sampling, no messages, no aggregation. A round here is everything but evaluation.
+All variants take turns, round by round, because the machine's speed drifts; ratios are medians over the turns.
+"""
+
+import argparse
+import multiprocessing
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import torch
+from torch import nn
+
+from fedacg import methods, models
+from fedacg.data.examples import FederatedData, SplitClients, TensorExamples
+from fedacg.data.pipelines import ImagePipeline, PlainPipeline
+from fedacg.engines import start
+from fedacg.engines.base import one_thread
+from fedacg.experiment import Experiment
+from fedacg.run import Ingredients, assemble
+from fedacg.states import ClientStates
+
+METHODS = ("fedavg", "fedprox", "fedavgm", "fedacg")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Clients of equal size with random data, a model and the local work of a round."""
+
+    model: str
+    clients: int
+    examples: int
+    shape: tuple[int, ...]
+    cohort: int
+    epochs: int
+    batch: int
+
+    def module(self) -> models.StagedModel:
+        with torch.random.fork_rng():
+            torch.default_generator.manual_seed(0)
+            return models.build(self.model, classes=10, shape=self.shape)
+
+    def data(self) -> FederatedData:
+        count = self.clients * self.examples
+        source = torch.Generator().manual_seed(0)
+        images = len(self.shape) == 3
+        x = (
+            torch.randint(256, (count, *self.shape), generator=source, dtype=torch.uint8)
+            if images
+            else torch.randn(count, *self.shape, generator=source)
+        )
+        y = torch.randint(10, (count,), generator=source)
+        channels = self.shape[0]
+        pipeline = ImagePipeline((0.5,) * channels, (0.25,) * channels) if images else PlainPipeline()
+        offsets = torch.arange(0, count + 1, self.examples)
+        clients = SplitClients(TensorExamples(x, y), torch.arange(count), offsets)
+        test = TensorExamples(x[: self.examples], y[: self.examples])
+        return FederatedData("random", clients, test, pipeline, 10, self.shape)
+
+
+WORKLOADS = {
+    "lenet": Workload("lenet", 500, 100, (3, 32, 32), cohort=10, epochs=5, batch=10),
+    "logistic": Workload("logistic", 1000, 20, (64,), cohort=100, epochs=1, batch=10),
+}
+LR = 0.01
+CLIP = 10.0
+DECAY = 0.001
+
+
+def bare_loop(connection: Connection, workload: Workload, clients: int) -> None:
+    """A process that trains this many clients, one after the other, whenever it is told to."""
+    torch.set_num_threads(1)
+    module = workload.module()
+    beginning = [p.detach().clone() for p in module.parameters()]
+    x = torch.randn(workload.examples, *workload.shape)
+    y = torch.randint(10, (workload.examples,))
+    connection.send(None)
+    while connection.recv():
+        for _ in range(clients):
+            with torch.no_grad():
+                for p, value in zip(module.parameters(), beginning, strict=True):
+                    p.copy_(value)
+            sgd = torch.optim.SGD(module.parameters(), lr=LR, weight_decay=DECAY)
+            for _ in range(workload.epochs):
+                for index in torch.randperm(len(y)).split(workload.batch):
+                    sgd.zero_grad()
+                    nn.functional.cross_entropy(module(x[index]), y[index]).backward()
+                    nn.utils.clip_grad_norm_(module.parameters(), CLIP)
+                    sgd.step()
+        connection.send(None)
+
+
+def bare_rounds(stack: ExitStack, workload: Workload, workers: int) -> Callable[[], None]:
+    """A function that has the bare loops do one round."""
+    context = multiprocessing.get_context("spawn")
+    connections = []
+    for worker in range(workers):
+        ours, theirs = context.Pipe()
+        share = len(range(worker, workload.cohort, workers))
+        process = context.Process(target=bare_loop, args=(theirs, workload, share), daemon=True)
+        process.start()
+        stack.callback(process.kill)
+        connections.append(ours)
+    for connection in connections:
+        connection.recv()
+
+    def play() -> None:
+        for connection in connections:
+            connection.send(True)
+        for connection in connections:
+            connection.recv()
+
+    return play
+
+
+def our_rounds(stack: ExitStack, workload: Workload, workers: int, method: str) -> Callable[[], None]:
+    """A function that plays one round here."""
+    experiment = Experiment.parse(
+        {
+            "rounds": 10**6,
+            "method": {"name": method},
+            "cohort": {"size": workload.cohort},
+            "local": {
+                "epochs": workload.epochs,
+                "batch": workload.batch,
+                "lr": LR,
+                "weight_decay": DECAY,
+                "clip": CLIP,
+            },
+            "evaluate": {"every": 10**6},
+            "engine": {"workers": workers},
+        }
+    )
+    module = workload.module()
+    ingredients = Ingredients(module, bool(module.channels_last), workload.data(), methods.build(method))
+    engine = start(experiment.engine)
+    stack.callback(engine.close)
+    memory = ClientStates(Path(stack.enter_context(TemporaryDirectory())))
+    rounds = assemble(experiment, ingredients, engine, memory).run()
+    return lambda: (next(rounds), None)[1]
+
+
+def measure(variants: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """Seconds a round of each variant, turn by turn; the first turn warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for turn in range(rounds + 1):
+        for name, play in variants.items():
+            begin = perf_counter()
+            play()
+            if turn:
+                seconds[name].append(perf_counter() - begin)
+    return seconds
+
+
+def ratio(seconds: dict[str, list[float]], one: str, other: str) -> float:
+    return median(a / b for a, b in zip(seconds[one], seconds[other], strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+    print(f"{'workload':<10}{'variant':<10}{'s a round':>10}{'of bare':>9}{'of fedavg':>11}")
+    for name in arguments.workloads or WORKLOADS:
+        workload = WORKLOADS[name]
+        with ExitStack() as stack, one_thread():
+            variants = {"bare": bare_rounds(stack, workload, arguments.workers)}
+            for method in METHODS:
+                variants[method] = our_rounds(stack, workload, arguments.workers, method)
+            seconds = measure(variants, arguments.rounds)
+        for variant in variants:
+            of_bare, of_fedavg = ratio(seconds, variant, "bare"), ratio(seconds, variant, "fedavg")
+            print(f"{name:<10}{variant:<10}{median(seconds[variant]):>10.4f}{of_bare:>9.2f}{of_fedavg:>11.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""FedDecorr: the features of a batch are kept from becoming copies of each other.
+
+    client   minimise CE + β·(1/B)·mean_{a≠b} (XᵀX)²_{ab},  X the batch's features, standardised, B its size
+    server   θ ← θ + η_g Σ ω_i Δ_i
+
+This is the scale of the authors' code, for which β was tuned; the formula of their paper, with the
+correlation matrix in place of XᵀX, is smaller by about the factor B. A batch of one adds nothing.
+"""
+
+import torch
+from torch import Tensor
+
+from fedacg.methods.method import Entry, Method, positive, rate
+from fedacg.methods.objective import Empirical, Forward, Loss
+from fedacg.methods.rules import Average
+
+_EPSILON = 1e-8
+
+
+class Decorrelation(Loss):
+    """β·(1/B)·mean of the squared off-diagonal entries of XᵀX"""
+
+    staged = True
+
+    def __init__(self, beta: float) -> None:
+        self.beta = beta
+
+    def __call__(self, forward: Forward) -> Tensor:
+        features = forward.features
+        batch, width = features.shape
+        if batch == 1 or width == 1:
+            return features.new_zeros(())
+        centred = features - features.mean(dim=0)
+        x = centred / torch.sqrt(centred.var(dim=0) + _EPSILON)
+        products = x.T @ x
+        off_diagonal = products - torch.diag(products.diagonal())
+        return self.beta * off_diagonal.square().sum() / (width * (width - 1)) / batch
+
+
+def feddecorr(beta: float, server_lr: float) -> Method:
+    return Method(Average(server_lr), losses=(Empirical(), Decorrelation(beta)))
+
+
+FEDDECORR = Entry(
+    name="feddecorr",
+    title="FedDecorr",
+    reference="Shi et al., ICLR 2023",
+    equation="CE + β/B · mean off-diagonal (XᵀX)²; θ ← θ + Δ",
+    options={"beta": rate(0.01), "server_lr": positive(1.0)},
+    build=feddecorr,
+)

@@ -1,0 +1,67 @@
+"""FedDyn: every client's objective is bent so that its own optimum becomes the common one.
+
+    client   minimise ℓ_i(w) − ⟨g_i, w⟩ + α/2 ‖w − φ‖² from w = φ = θ;  then keep g_i ← g_i − αΔ_i
+    server   h ← h − (α/N) Σ_S Δ_i;  θ ← mean_S(w_i) − h/α
+
+mean_S is the plain mean over the cohort, as in its paper: the optimum it finds is that of Σ_i ℓ_i. The state
+g_i belongs to the client and starts at zero; h is the mean of g_i over all N clients, at every instant.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from fedacg.methods.method import Entry, Method, positive
+from fedacg.methods.objective import Assignment, Correction, Departure
+from fedacg.methods.rules import Reply, ServerRule, State, sum_deltas
+
+
+class DynamicRegulariser(Correction):
+    """The gradient of −⟨g_i, w⟩ + α/2 ‖w − φ‖², which is α(w − φ) − g_i."""
+
+    pulls = True
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    def begin(self, assignment: Assignment) -> None:
+        self._phi, self._g = assignment.phi, assignment.state("g")
+        self._term = torch.empty_like(self._phi)
+
+    def correct(self, g: Tensor, w: Tensor) -> None:
+        g.add_(torch.sub(w, self._phi, out=self._term), alpha=self.alpha).sub_(self._g)
+
+    def end(self, delta: Tensor, departure: Departure) -> None:
+        arrived = departure.send("delta", delta)
+        departure.keep["g"] = torch.sub(self._g, arrived, alpha=self.alpha)
+
+
+class DynamicServer(ServerRule):
+    """h ← h − (α/N) Σ_S Δ_i;  θ ← φ + mean_S(Δ_i) − h/α"""
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    def init(self, theta: Tensor) -> State:
+        return {"theta": theta, "h": torch.zeros_like(theta)}
+
+    def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
+        total, count = sum_deltas(replies)
+        h = torch.sub(state["h"], total, alpha=self.alpha / clients)
+        theta = torch.add(state["theta"], total, alpha=1 / count).sub_(h, alpha=1 / self.alpha)
+        return {"theta": theta, "h": h}
+
+
+def feddyn(alpha: float) -> Method:
+    return Method(DynamicServer(alpha), corrections=(DynamicRegulariser(alpha),), state=1)
+
+
+FEDDYN = Entry(
+    name="feddyn",
+    title="FedDyn",
+    reference="Acar et al., ICLR 2021",
+    equation="ℓ − ⟨g_i, w⟩ + α/2 ‖w − φ‖²; h ← h − α/N ΣΔ_i; θ ← mean(w_i) − h/α",
+    options={"alpha": positive(0.1)},
+    build=feddyn,
+)

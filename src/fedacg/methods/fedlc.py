@@ -1,0 +1,44 @@
+"""FedLC: logits are calibrated by how often the client has seen each class.
+
+    client   minimise CE on z_c − τ·n_{i,c}^{−1/4}
+    server   θ ← θ + η_g Σ ω_i Δ_i
+
+A class that the client has no example of is left out of its softmax.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedacg.methods.method import Entry, Method, positive, rate
+from fedacg.methods.objective import Assignment, Forward, Loss
+from fedacg.methods.rules import Average
+
+
+class Calibrated(Loss):
+    """CE on z_c − τ·n_{i,c}^{−1/4}, over the classes with n_{i,c} > 0"""
+
+    def __init__(self, tau: float) -> None:
+        self.tau = tau
+
+    def begin(self, assignment: Assignment) -> None:
+        counts = assignment.label_counts().to(assignment.phi.dtype)
+        margin = -self.tau * counts.pow(-0.25)
+        self._shift = torch.where(counts > 0, margin, -torch.inf)
+
+    def __call__(self, forward: Forward) -> Tensor:
+        return cross_entropy(forward.logits + self._shift, forward.y)
+
+
+def fedlc(tau: float, server_lr: float) -> Method:
+    return Method(Average(server_lr), losses=(Calibrated(tau),))
+
+
+FEDLC = Entry(
+    name="fedlc",
+    title="FedLC",
+    reference="Zhang et al., ICML 2022",
+    equation="CE on z_c − τ n_{i,c}^{−1/4}; θ ← θ + Δ",
+    options={"tau": rate(1.0), "server_lr": positive(1.0)},
+    build=fedlc,
+)

@@ -1,0 +1,25 @@
+"""FedPAQ as a part, `+paq`: clients upload quantised vectors, whatever the method.
+
+    client   sends Q(Δ_i), unbiased: E[Q(x)] = x
+    server   uses Q(Δ_i) wherever Δ_i stands, its momentum included; so does a client that keeps state
+
+How Q works, and the bytes it takes, is in quantise.py. (Reisizadeh et al., AISTATS 2020.)
+"""
+
+from dataclasses import replace
+
+from fedacg.methods.method import Method, Modifier, Option
+from fedacg.quantise import BITS, Quantised
+
+
+def quantise_upload(method: Method, bits: float) -> Method:
+    return replace(method, link=Quantised(int(bits)))
+
+
+PAQ = Modifier(
+    name="paq",
+    title="quantised upload",
+    equation="uploads Q(Δ_i), unbiased, at so many bits an entry",
+    options={"bits": Option(4, low=min(BITS), high=max(BITS), high_open=False, only=BITS)},
+    apply=quantise_upload,
+)

@@ -1,0 +1,65 @@
+"""MOON: features of the local model are drawn towards the broadcast model's, away from the client's last one's.
+
+    client   minimise CE + μ·(−log[e^{s(z,z_g)/T} / (e^{s(z,z_g)/T} + e^{s(z,z_p)/T})]),  s = cosine
+             z, z_g, z_p: features of w, of φ and of the w_i that the client kept
+    server   θ ← θ + η_g Σ ω_i Δ_i
+
+The features are what the head eats, in all three models. A client that takes part for the first time has
+z_p = z_g, and the term has no gradient.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, softplus
+
+from fedacg.methods.method import Entry, Method, positive, rate
+from fedacg.methods.objective import Assignment, Departure, Empirical, Forward, Loss
+from fedacg.methods.rules import Average
+from fedacg.models.staged import StagedModel
+
+
+class Contrastive(Loss):
+    """−μ log[e^{s_g/T} / (e^{s_g/T} + e^{s_p/T})] = μ log(1 + e^{(s_p − s_g)/T}), mean over the batch."""
+
+    staged = True
+
+    def __init__(self, mu: float, temperature: float) -> None:
+        self.mu, self.temperature = mu, temperature
+
+    def begin(self, assignment: Assignment) -> None:
+        self._flat = assignment.flat
+        buffers = assignment.broadcast["buffers"]
+        self._global = assignment.copies.load("phi", assignment.phi, buffers)
+        self._previous: nn.Module | None = None
+        if "w" in assignment.kept:
+            self._previous = assignment.copies.load("previous", assignment.kept["w"], assignment.kept["buffers"])
+
+    def __call__(self, forward: Forward) -> Tensor:
+        z_g = _features(self._global, forward.x)
+        z_p = z_g if self._previous is None else _features(self._previous, forward.x)
+        s_g, s_p = (cosine_similarity(forward.features, z) for z in (z_g, z_p))
+        return self.mu * softplus((s_p - s_g) / self.temperature).mean()
+
+    def end(self, delta: Tensor, departure: Departure) -> None:
+        departure.keep["w"] = self._flat.w
+        departure.keep["buffers"] = self._flat.read_buffers()
+
+
+@torch.no_grad()
+def _features(module: nn.Module, x: Tensor) -> Tensor:
+    assert isinstance(module, StagedModel)
+    return module.features(x)
+
+
+def moon(mu: float, temperature: float, server_lr: float) -> Method:
+    return Method(Average(server_lr), losses=(Empirical(), Contrastive(mu, temperature)), state=1)
+
+
+MOON = Entry(
+    name="moon",
+    title="MOON",
+    reference="Li, He, Song, CVPR 2021",
+    equation="ℓ + μ log(1 + e^{(s(z,z_p) − s(z,z_g))/T}); θ ← θ + Δ",
+    options={"mu": rate(1.0), "temperature": positive(0.5), "server_lr": positive(1.0)},
+    build=moon,
+)

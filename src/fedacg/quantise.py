@@ -1,0 +1,64 @@
+"""Unbiased stochastic quantisation of a vector, packed into bytes: what FedPAQ sends.
+
+A vector is cut into buckets of 512 entries. Of each bucket the largest magnitude s is sent, and of each entry
+the position on an even grid over [−s, s], rounded up or down at random so that its expectation is the entry.
+The grid has 2ᵇ − 1 points, zero among them, and the two points ±s for b = 1.
+"""
+
+import torch
+from torch import Tensor
+
+BITS = (1, 2, 4, 8)
+BUCKET = 512
+
+
+class Quantised:
+    """A link that sends b bits an entry and one scale a bucket."""
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+        self._last = 1 if bits == 1 else 2**bits - 2
+        """The grid's last position; the first is 0."""
+
+    def encode(self, vector: Tensor, random: torch.Generator) -> Tensor:
+        """Scales first, in the vector's own type, then the positions, 8/b of them to a byte."""
+        buckets = _buckets(vector)
+        scale = buckets.abs().amax(dim=1, keepdim=True)
+        step = torch.where(scale > 0, self._last / (2 * scale), 0)
+        position = (buckets * step).add_(self._last / 2)
+        position.add_(torch.rand(position.shape, generator=random, dtype=position.dtype)).floor_()
+        codes = position.clamp_(0, self._last).to(torch.uint8)
+        return torch.cat([scale.view(-1).view(torch.uint8), self._pack(codes.view(-1))])
+
+    def decode(self, payload: Tensor, like: Tensor) -> Tensor:
+        """The vector that arrived, as long and of the type as `like`."""
+        count = -(-like.numel() // BUCKET)
+        split = count * like.element_size()
+        scale = payload[:split].clone().view(like.dtype).view(count, 1)
+        codes = self._unpack(payload[split:]).view(count, BUCKET).to(like.dtype)
+        vector = codes.sub_(self._last / 2).mul_(scale * (2 / self._last))
+        return vector.view(-1)[: like.numel()]
+
+    def size(self, entries: int, entry_bytes: int) -> int:
+        """The bytes of a vector on the wire."""
+        count = -(-entries // BUCKET)
+        return count * (entry_bytes + BUCKET * self.bits // 8)
+
+    def _pack(self, codes: Tensor) -> Tensor:
+        per_byte = 8 // self.bits
+        packed = codes[0::per_byte].clone()
+        for place in range(1, per_byte):
+            packed |= codes[place::per_byte] << (place * self.bits)
+        return packed
+
+    def _unpack(self, packed: Tensor) -> Tensor:
+        per_byte = 8 // self.bits
+        codes = packed.new_empty(len(packed) * per_byte)
+        for place in range(per_byte):
+            codes[place::per_byte] = (packed >> (place * self.bits)) & (2**self.bits - 1)
+        return codes
+
+
+def _buckets(vector: Tensor) -> Tensor:
+    """The vector in rows of one bucket, the last one filled up with zeros."""
+    return torch.nn.functional.pad(vector, (0, -vector.numel() % BUCKET)).view(-1, BUCKET)

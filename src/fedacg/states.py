@@ -1,0 +1,75 @@
+"""What clients keep between rounds, on disk: it grows with the clients that have taken part, not with N.
+
+A visit writes a file of its own, `CLIENT/ROUND.safetensors`, and never touches an older one. So a run that
+goes back to the checkpoint of a round finds the states of that round, whatever was written after it.
+"""
+
+import os
+from collections import defaultdict
+from pathlib import Path
+from shutil import rmtree
+
+from safetensors.torch import load_file, save_file
+
+from fedacg.link import Message
+
+
+class ClientStates:
+    """The states of clients below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._visits: defaultdict[int, list[int]] = defaultdict(list)
+        """The rounds whose states are there, by client, in ascending order."""
+        self._unsettled: set[int] = set()
+        """Clients with visits that no checkpoint covers yet."""
+
+    def rewind(self, round: int) -> None:
+        """Go back to how things stood after a round; 0 forgets everything."""
+        self._visits.clear()
+        self._unsettled.clear()
+        if round == 0 and self._folder.exists():
+            rmtree(self._folder)
+        for path in sorted(self._folder.glob("*/*.safetensors")):
+            visit = int(path.stem)
+            if visit > round:
+                path.unlink()
+            else:
+                self._visits[int(path.parent.name)].append(visit)
+        for visits in self._visits.values():
+            visits.sort()
+
+    def read(self, client: int) -> Message:
+        """What a client kept of its last visit, nothing before its first."""
+        visits = self._visits.get(client)
+        return load_file(self._path(client, visits[-1])) if visits else {}
+
+    def write(self, round: int, client: int, state: Message) -> None:
+        """Keep what a client takes away from a round."""
+        path = self._path(client, round)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: vector.contiguous() for name, vector in state.items()}, path)
+        if round not in self._visits[client]:
+            self._visits[client].append(round)
+        self._unsettled.add(client)
+
+    def settle(self) -> None:
+        """Make sure that all states are on the disk, before a checkpoint that counts on them is written."""
+        for client in self._unsettled:
+            descriptor = os.open(self._path(client, self._visits[client][-1]), os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+    def forget(self, round: int) -> None:
+        """Remove what nobody can ask for any more, now that a checkpoint of this round is on the disk."""
+        for client in list(self._unsettled):
+            visits = self._visits[client]
+            covered = [visit for visit in visits if visit <= round]
+            for visit in covered[:-1]:
+                self._path(client, visit).unlink()
+            self._visits[client] = covered[-1:] + [visit for visit in visits if visit > round]
+            if visits[-1] <= round:
+                self._unsettled.discard(client)
+
+    def _path(self, client: int, round: int) -> Path:
+        return self._folder / str(client) / f"{round}.safetensors"
