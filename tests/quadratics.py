@@ -4,6 +4,7 @@ Client i's loss is ½‖w − c‖² averaged over its examples c, so its gradie
 from φ end at c̄_i + (1 − η)^K (φ − c̄_i).
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +33,13 @@ class Point(nn.Module):
         return self.w - x
 
 
+class Bowl(Point):
+    """A point whose examples are (c, √a): client i's loss is ½ Σ_k a_k (w_k − c_k)², a curvature of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 2:] * (self.w - x[:, :2])
+
+
 def half_square(outputs: Tensor, _: Tensor) -> Tensor:
     return 0.5 * outputs.square().sum(dim=1).mean()
 
@@ -50,13 +58,17 @@ def states(
     cohorts: Sequence[Sequence[int]] | None = None,
     start: Sequence[float] = (0.0, 0.0),
     weights: str = "examples",
+    model: type[Point] = Point,
+    memory: Path | None = None,
     **local: float,
 ) -> Iterator[dict[str, Tensor]]:
-    """The server's vectors after every round; everybody takes part unless cohorts are given."""
-    model = Point(start)
+    """The server's vectors after every round; everybody takes part unless cohorts are given.
+
+    What clients keep goes into the folder `memory`, for those who want to look at it.
+    """
     settings = LocalSettings.model_validate({"epochs": 1, "batch": 1000, **local})
     job = Job(
-        module=model,
+        module=model(start),
         channels_last=False,
         data=from_pairs(clients, clients[0]),
         method=methods.build(method, options).with_loss(half_square),
@@ -66,7 +78,7 @@ def states(
     )
     everybody = [range(len(clients))] * rounds
     with TemporaryDirectory() as folder:
-        yield from _states(job, rounds, weights, cohorts or everybody, Path(folder))
+        yield from _states(job, rounds, weights, cohorts or everybody, memory or Path(folder))
 
 
 def _states(
@@ -83,3 +95,10 @@ def _states(
     )
     for _ in federation.run():
         yield dict(federation.moment.state)
+
+
+def kept(folder: Path, clients: int) -> list[dict[str, Tensor]]:
+    """What every client has kept of its last visit, nothing where it never took part."""
+    memory = ClientStates(folder)
+    memory.rewind(sys.maxsize)
+    return [dict(memory.read(client)) for client in range(clients)]

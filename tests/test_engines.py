@@ -213,3 +213,14 @@ def seeded_cnn() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return models.build("cnn", classes=4, shape=(3, 16, 16))
+
+
+def test_tensors_that_own_their_memory_move_into_the_shared_segment() -> None:
+    base = torch.arange(100.0)
+    own, view = torch.arange(50.0), base[10:20]
+    frozen, segment = freeze({"own": own, "view": view})
+    there = thaw(frozen, segment)
+    there["own"][3] = -1
+    there["view"][3] = -1
+    assert own[3] == -1, "a data set is in memory once"
+    assert base[13] == 13, "a view of something else is left where it is"

@@ -55,6 +55,7 @@ def final(method: str, options: dict[str, float], dtype: torch.dtype = torch.flo
         ("fedacg", {"lam": 0.0, "beta": 0.0}),
         ("fedprox", {"mu": 0.0}),
         ("fedavgm", {"beta": 0.0}),
+        ("fedcm", {"alpha": 1.0}),
         ("fedavg+acg", {"lam": 0.0}),
         ("fedavg+prox", {"mu": 0.0}),
         ("fedavg+acg+prox", {"lam": 0.0, "mu": 0.0}),
@@ -74,6 +75,10 @@ def test_methods_differ_when_they_should() -> None:
         final("fedadam", {}),
         final("fedacg", {}),
         final("fedavg+acg", {}),
+        final("feddyn", {}),
+        final("fedcm", {}),
+        final("feddc", {}),
+        final("fedavg+paq", {}),
     ]
     for i, one in enumerate(vectors):
         for other in vectors[:i]:

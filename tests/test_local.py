@@ -23,7 +23,16 @@ def net() -> nn.Module:
 
 def _assignment(flat: FlatModel, phi: torch.Tensor) -> Assignment:
     worker = FrozenCopies(flat.module, channels_last=False)
-    return Assignment(flat, {"phi": phi}, kept={}, lr=0.2, steps=15, label_counts=lambda: phi, copies=worker)
+    return Assignment(
+        flat,
+        {"phi": phi},
+        kept={},
+        lr=0.2,
+        steps=15,
+        label_counts=lambda: phi,
+        copies=worker,
+        scratch=torch.empty_like(phi),
+    )
 
 
 EXAMPLES = TensorExamples(

@@ -11,43 +11,18 @@ import torch
 
 from command import TINY, Command, start
 from fedacg.errors import InputError, RunError
-from fedacg.experiment import Experiment, override, read_toml
-from fedacg.metrics import History, RoundMetrics, read_metrics
-from fedacg.run import Result, load_model, play, prepare
+from fedacg.experiment import Experiment, read_toml
+from fedacg.methods import METHODS
+from fedacg.metrics import read_metrics
+from fedacg.run import load_model, play, prepare
 from fedacg.store import RunFolder, load_moment
 from fedacg.vector import sha256
+from runs import StopAfter, digest, tiny
+
+COMBINATIONS = ["fedprox+acg", "fedacg+paq", "feddyn+paq", "feddc+paq", "moon+acg+prox", "fedmlb+acg+prox+paq"]
 
 
-def tiny(tmp_path: Path, *settings: str) -> Experiment:
-    path = tmp_path / "tiny.toml"
-    path.write_text(TINY)
-    return Experiment.parse(override(read_toml(path), settings))
-
-
-class StopAfter:
-    """An observer that presses Ctrl-C at a round."""
-
-    def __init__(self, round: int) -> None:
-        self._round = round
-
-    def begin(self, experiment: Experiment, done: int) -> None: ...
-
-    def round(self, metrics: RoundMetrics, history: History) -> None:
-        if metrics.round == self._round:
-            raise KeyboardInterrupt
-
-    def end(self) -> None: ...
-
-
-def digest(result: Result) -> str:
-    found: str = result.summary["vector_sha256"]
-    return found
-
-
-METHODS = ["fedavg", "fedprox", "fedavgm", "fedadam", "fedacg", "fedprox+acg"]
-
-
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *COMBINATIONS])
 def test_resume_continues_bit_for_bit(tmp_path: Path, method: str) -> None:
     experiment = tiny(tmp_path, f"method.name={method}", "rounds=8", "save.seconds=1000")
     whole = play(experiment, prepare(experiment), folder=tmp_path / "whole")

@@ -24,10 +24,11 @@ class Quantised:
         """Scales first, in the vector's own type, then the positions, 8/b of them to a byte."""
         buckets = _buckets(vector)
         scale = buckets.abs().amax(dim=1, keepdim=True)
-        step = torch.where(scale > 0, self._last / (2 * scale), 0)
-        position = (buckets * step).add_(self._last / 2)
-        position.add_(torch.rand(position.shape, generator=random, dtype=position.dtype)).floor_()
-        codes = position.clamp_(0, self._last).to(torch.uint8)
+        # Divided and not multiplied by 1/s, and rounded by a comparison: so 0 and ±s land on the grid exactly.
+        position = (buckets / scale.where(scale > 0, 1)).mul_(self._last / 2).add_(self._last / 2)
+        lower = position.floor()
+        up = torch.rand(position.shape, generator=random, dtype=position.dtype) < position.sub_(lower)
+        codes = lower.to(torch.uint8).add_(up)
         return torch.cat([scale.view(-1).view(torch.uint8), self._pack(codes.view(-1))])
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
@@ -36,7 +37,7 @@ class Quantised:
         split = count * like.element_size()
         scale = payload[:split].clone().view(like.dtype).view(count, 1)
         codes = self._unpack(payload[split:]).view(count, BUCKET).to(like.dtype)
-        vector = codes.sub_(self._last / 2).mul_(scale * (2 / self._last))
+        vector = codes.sub_(self._last / 2).div_(self._last / 2).mul_(scale)
         return vector.view(-1)[: like.numel()]
 
     def size(self, entries: int, entry_bytes: int) -> int:

@@ -44,11 +44,15 @@ class Ingredients:
     method: Method
 
     def __post_init__(self) -> None:
-        if self.method.staged and not isinstance(self.module, models.StagedModel):
+        if not self.method.staged:
+            return
+        if not isinstance(self.module, models.StagedModel):
             raise InputError(
                 f"model: is a {type(self.module).__name__}, and this method looks at features, so it must be a "
                 "fedacg.models.StagedModel, made of stages and a head"
             )
+        if len(self.module.stages) == 0:
+            raise InputError("model: has no stages, and this method looks at features, which a stage puts out")
 
 
 class Observer(Protocol):
@@ -223,7 +227,9 @@ def _play_rounds(
             done = federation.moment
             for observer in observers:
                 observer.round(metrics, history)
-            if store and monotonic() - saved_at >= save_seconds:
+            if store is None:
+                federation.memory.forget(done.round)  # nobody can go back
+            elif monotonic() - saved_at >= save_seconds:
                 _save(store, done, federation.memory)
                 saved, saved_at = done, monotonic()
     except RunError as error:
@@ -237,7 +243,7 @@ def _play_rounds(
 
 def _save(store: RunFolder, moment: Moment, memory: ClientStates) -> None:
     """Write a checkpoint, between making sure of the states it counts on and dropping those it outdates."""
-    memory.settle()
+    memory.settle(moment.round)
     store.save(moment)
     memory.forget(moment.round)
 

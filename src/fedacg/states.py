@@ -9,8 +9,10 @@ from collections import defaultdict
 from pathlib import Path
 from shutil import rmtree
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from fedacg.errors import RunError
 from fedacg.link import Message
 
 
@@ -47,18 +49,22 @@ class ClientStates:
     def write(self, round: int, client: int, state: Message) -> None:
         """Keep what a client takes away from a round."""
         path = self._path(client, round)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: vector.contiguous() for name, vector in state.items()}, path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file({name: vector.contiguous() for name, vector in state.items()}, path)
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"{path}: cannot be written: {error}") from error
         if round not in self._visits[client]:
             self._visits[client].append(round)
         self._unsettled.add(client)
 
-    def settle(self) -> None:
-        """Make sure that all states are on the disk, before a checkpoint that counts on them is written."""
+    def settle(self, round: int) -> None:
+        """Make sure that the states after a round are on the disk, before a checkpoint counts on them."""
         for client in self._unsettled:
-            descriptor = os.open(self._path(client, self._visits[client][-1]), os.O_RDONLY)
-            os.fsync(descriptor)
-            os.close(descriptor)
+            for visit in [visit for visit in self._visits[client] if visit <= round][-1:]:
+                descriptor = os.open(self._path(client, visit), os.O_RDONLY)
+                os.fsync(descriptor)
+                os.close(descriptor)
 
     def forget(self, round: int) -> None:
         """Remove what nobody can ask for any more, now that a checkpoint of this round is on the disk."""

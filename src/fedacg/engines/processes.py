@@ -25,7 +25,7 @@ from fedacg.engines.shared import Segment, freeze, read_message, room, write_mes
 from fedacg.link import Message
 from fedacg.vector import FlatModel, clone
 
-_REPLY_MEMORY = 512 * 2**20
+_REPLY_MEMORY = 256 * 2**20
 """Bytes that replies may take up while they wait for their turn, more only if the workers need it."""
 
 
@@ -51,7 +51,7 @@ class ProcessEngine:
         self._pool.tell(Setup(frozen), arrays)
         self._down = Segment.create(room(method.down, vector) + buffers)
         self._slot = memory + upload + memory
-        self._slots = max(2 * self._pool.size, _REPLY_MEMORY // self._slot)
+        self._slots = max(self._pool.size + 1, _REPLY_MEMORY // self._slot)
         self._up: Segment | None = None
         self._announce({}, slots=self._pool.size)
         list(self._perform([Prepare(key) for key in range(self._pool.size)]))

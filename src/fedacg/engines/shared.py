@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _ALIGNMENT = 64
 _MEMORY_FOLDER = Path("/dev/shm")
@@ -103,10 +103,15 @@ class Frozen:
 
 
 def freeze(value: object) -> tuple[Frozen, Segment]:
-    """Put an object's tensors and arrays into one new segment; classes of a script travel by value."""
+    """Put an object's tensors and arrays into one new segment; classes of a script travel by value.
+
+    Tensors that own their memory move there, as `Tensor.share_memory_` would have them do, so that a data set
+    is in memory once and not once more for the workers.
+    """
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
-    _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
+    pickler = _Pickler(stream, protocol=5, buffer_callback=buffers.append)
+    pickler.dump(value)
     spans, offset = [], 0
     for buffer in buffers:
         length = buffer.raw().nbytes
@@ -114,7 +119,11 @@ def freeze(value: object) -> tuple[Frozen, Segment]:
         offset = _aligned(offset + length)
     segment = Segment.create(offset)
     for (start, length), buffer in zip(spans, buffers, strict=True):
-        segment.bytes(start, length)[:] = buffer.raw()
+        raw = buffer.raw()
+        segment.bytes(start, length)[:] = raw
+        owner = pickler.owners.pop(_address(raw), None) if length else None
+        if owner is not None:
+            owner.data = segment.tensor(owner.dtype, start, owner.numel()).view(owner.shape)
     return Frozen(stream.getvalue(), spans), segment
 
 
@@ -134,15 +143,28 @@ def receive_segment(channel: socket.socket) -> Segment:
     return Segment(descriptors[0], int.from_bytes(size, "big"))
 
 
+def _address(raw: memoryview) -> int:
+    return np.frombuffer(raw, dtype=np.uint8).ctypes.data
+
+
 def _aligned(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Tensors on the CPU leave the stream as NumPy arrays do, out of band."""
+    """Tensors and parameters on the CPU leave the stream as NumPy arrays do, out of band."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.owners: dict[int, Tensor] = {}
+        """Tensors that own all of their memory, by its address."""
 
     def reducer_override(self, value: Any) -> Any:
+        if type(value) is nn.Parameter:
+            return nn.Parameter, (value.detach(), value.requires_grad)
         if type(value) is Tensor and _plain(value):
+            if value.is_contiguous() and value.untyped_storage().nbytes() == value.nbytes:
+                self.owners[value.data_ptr()] = value
             bits = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
             return _tensor, (bits, value.dtype, tuple(value.shape))
         return super().reducer_override(value)

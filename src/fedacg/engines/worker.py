@@ -53,6 +53,7 @@ class Worker:
             steps=steps,
             label_counts=lambda: _label_counts(examples, job.data.classes),
             copies=self._copies,
+            scratch=self._delta,
         )
         for part in parts:
             part.begin(assignment)

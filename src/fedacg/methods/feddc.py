@@ -32,10 +32,10 @@ class DriftCorrection(Correction):
         self._step_size = assignment.steps * assignment.lr
         self._centre = assignment.phi - self._h
         self._linear = self._mean_g - self._g
-        self._term = torch.empty_like(self._centre)
+        self._scratch = assignment.scratch
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        g.add_(torch.sub(w, self._centre, out=self._term), alpha=self.alpha).add_(self._linear)
+        g.add_(torch.sub(w, self._centre, out=self._scratch), alpha=self.alpha).add_(self._linear)
 
     def end(self, delta: Tensor, departure: Departure) -> None:
         h = self._h + delta

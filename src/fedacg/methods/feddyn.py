@@ -26,11 +26,10 @@ class DynamicRegulariser(Correction):
         self.alpha = alpha
 
     def begin(self, assignment: Assignment) -> None:
-        self._phi, self._g = assignment.phi, assignment.state("g")
-        self._term = torch.empty_like(self._phi)
+        self._phi, self._g, self._scratch = assignment.phi, assignment.state("g"), assignment.scratch
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        g.add_(torch.sub(w, self._phi, out=self._term), alpha=self.alpha).sub_(self._g)
+        g.add_(torch.sub(w, self._phi, out=self._scratch), alpha=self.alpha).sub_(self._g)
 
     def end(self, delta: Tensor, departure: Departure) -> None:
         arrived = departure.send("delta", delta)
@@ -49,7 +48,7 @@ class DynamicServer(ServerRule):
     def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
         total, count = sum_deltas(replies)
         h = torch.sub(state["h"], total, alpha=self.alpha / clients)
-        theta = torch.add(state["theta"], total, alpha=1 / count).sub_(h, alpha=1 / self.alpha)
+        theta = total.div_(count).add_(state["theta"]).sub_(h, alpha=1 / self.alpha)
         return {"theta": theta, "h": h}
 
 

@@ -8,7 +8,7 @@ A class that the client has no example of is left out of its softmax.
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 from fedacg.methods.method import Entry, Method, positive, rate
 from fedacg.methods.objective import Assignment, Forward, Loss
@@ -27,7 +27,9 @@ class Calibrated(Loss):
         self._shift = torch.where(counts > 0, margin, -torch.inf)
 
     def __call__(self, forward: Forward) -> Tensor:
-        return cross_entropy(forward.logits + self._shift, forward.y)
+        # A network may have outputs that no label of the federation names; they are absent classes too.
+        unnamed = forward.logits.shape[1] - len(self._shift)
+        return cross_entropy(forward.logits + pad(self._shift, (0, unnamed), value=-torch.inf), forward.y)
 
 
 def fedlc(tau: float, server_lr: float) -> Method:

@@ -47,6 +47,8 @@ class Assignment:
     label_counts: Callable[[], Tensor]
     """n_{i,c}: how many examples of each class the client has."""
     copies: Copies
+    scratch: Tensor
+    """A model-sized vector that a correction may write to while it corrects."""
 
     @property
     def phi(self) -> Tensor:
@@ -147,8 +149,7 @@ class Proximal(Correction):
         self.mu = mu
 
     def begin(self, assignment: Assignment) -> None:
-        self._phi = assignment.phi
-        self._pull = torch.empty_like(assignment.phi)
+        self._phi, self._scratch = assignment.phi, assignment.scratch
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        g.add_(torch.sub(w, self._phi, out=self._pull), alpha=self.mu)
+        g.add_(torch.sub(w, self._phi, out=self._scratch), alpha=self.mu)
