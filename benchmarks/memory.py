@@ -21,7 +21,7 @@ from time import perf_counter
 from fedacg.engines import start
 from fedacg.engines.base import one_thread
 from fedacg.experiment import Experiment
-from fedacg.run import assemble, prepare
+from fedacg.ingredients import assemble, prepare
 from fedacg.states import ClientStates
 
 

@@ -27,7 +27,7 @@ from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.engines import start
 from fedacg.engines.base import one_thread
 from fedacg.experiment import Experiment
-from fedacg.run import Ingredients, assemble
+from fedacg.ingredients import Ingredients, assemble
 from fedacg.states import ClientStates
 
 METHODS = ("fedavg", "fedprox", "fedavgm", "fedacg")
@@ -64,7 +64,7 @@ class Workload:
         pipeline = ImagePipeline((0.5,) * channels, (0.25,) * channels) if images else PlainPipeline()
         offsets = torch.arange(0, count + 1, self.examples)
         clients = SplitClients(TensorExamples(x, y), torch.arange(count), offsets)
-        test = TensorExamples(x[: self.examples], y[: self.examples])
+        test = TensorExamples(x[: self.examples].clone(), y[: self.examples].clone())
         return FederatedData("random", clients, test, pipeline, 10, self.shape)
 
 

@@ -18,7 +18,7 @@ from fedacg import methods
 from fedacg.engines import one_thread
 from fedacg.engines.processes import ProcessEngine
 from fedacg.experiment import Experiment
-from fedacg.run import Ingredients, assemble
+from fedacg.ingredients import Ingredients, assemble
 from fedacg.states import ClientStates
 from speed import Workload
 
@@ -66,7 +66,7 @@ def main() -> None:
             "method": {"name": arguments.method},
             "cohort": {"size": WORKLOAD.cohort},
             "local": {"steps": 1, "batch": WORKLOAD.batch},
-            "evaluate": {"every": arguments.rounds},
+            "evaluate": {"every": arguments.rounds, "batch": 50},
         }
     )
     module = WORKLOAD.module()

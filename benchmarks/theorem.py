@@ -20,7 +20,7 @@ from fedacg.data.own import from_pairs
 from fedacg.engines import one_thread
 from fedacg.engines.serial import SerialEngine
 from fedacg.experiment import Experiment
-from fedacg.run import Ingredients, assemble
+from fedacg.ingredients import Ingredients, assemble
 from fedacg.states import ClientStates
 
 CLIENTS, COHORT, DIMENSIONS, STEPS = 20, 5, 10, 4

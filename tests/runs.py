@@ -5,7 +5,7 @@ from pathlib import Path
 from command import TINY
 from fedacg.experiment import Experiment, override, read_toml
 from fedacg.metrics import History, RoundMetrics
-from fedacg.run import Result
+from fedacg.runner import Result
 
 
 def tiny(tmp_path: Path, *settings: str) -> Experiment:

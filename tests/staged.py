@@ -98,6 +98,7 @@ def asked(
             steps=1,
             label_counts=lambda: torch.tensor(counts),
             copies=FrozenCopies(model, channels_last=False),
+            scratch=torch.empty_like(flat.w),
         )
     )
     loss = part(Forward(flat.module, *batch))  # type: ignore[operator]

@@ -5,22 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from fedacg.cli.data import app
 from fedacg.data import catalogue
 from fedacg.errors import InputError
 
 Invoke = Callable[[list[str]], Any]
 
-# Typer 0.20, the newest that Flower admits, imports a name that Click 8.5 has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:.*click.utils:DeprecationWarning")
-
 
 @pytest.fixture
 def invoke() -> Invoke:
-    from typer.testing import CliRunner
-
-    from fedacg.cli.data import app
-
     return lambda words: CliRunner().invoke(app, words)
 
 

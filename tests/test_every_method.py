@@ -16,9 +16,10 @@ from fedacg.data.examples import Examples, FederatedData
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.experiment import Experiment, find, override, with_method
+from fedacg.ingredients import load_data, prepare
 from fedacg.methods import METHODS
 from fedacg.metrics import History, RoundMetrics
-from fedacg.run import Result, load_data, play, prepare
+from fedacg.runner import Result, play
 
 COMBINATIONS = [
     "fedmlb+acg",

@@ -160,3 +160,13 @@ def test_where_the_work_is_done_and_what_it_is_called_makes_no_difference() -> N
     assert one.difference(Experiment.parse(other)) == []
     for setting in ("seed=1", "rounds=7", "cohort.size=3", "evaluate.every=2", "data.alpha=0.4"):
         assert len(one.difference(Experiment.parse(override({}, [setting])))) == 1
+
+
+def test_naming_another_model_or_method_drops_the_options_of_the_old_one() -> None:
+    tree = {"model": {"name": "mlp", "hidden": [8], "layout": "default"}, "method": {"name": "fedacg", "lam": 0.5}}
+    changed = override(tree, ["model.name=cnn", "method.name=fedprox", "method.mu=0.1"])
+    assert changed == {
+        "model": {"name": "cnn", "layout": "default"},
+        "method": {"name": "fedprox", "mu": 0.1},
+    }
+    assert override(tree, ["model.name=mlp", "method.name=fedacg"]) == tree

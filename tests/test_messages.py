@@ -11,10 +11,11 @@ from command import Command
 from fedacg import models
 from fedacg.engines.base import Answer, Task
 from fedacg.engines.serial import SerialEngine
+from fedacg.ingredients import prepare
 from fedacg.link import message_bytes
 from fedacg.methods import METHODS
 from fedacg.quantise import Quantised
-from fedacg.run import play, prepare
+from fedacg.runner import play
 from runs import tiny
 
 VECTORS = dict.fromkeys(METHODS, (1, 1)) | {"fedcm": (2, 1), "feddc": (2, 2)}

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
+from typer.testing import CliRunner
 
+from fedacg.cli.report import report as report_command
 from fedacg.errors import InputError
 from fedacg.metrics import Reached, RoundMetrics
 from fedacg.report import Report, write
@@ -22,7 +25,6 @@ from fedacg.report.series import PALETTE, curves_of
 from fedacg.report.settings import common, differing, flatten, labels
 from fedacg.report.table import Effort, Row, Spread
 
-TYPER = pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")
 FILES = {
     "table.csv",
     "table.md",
@@ -420,17 +422,11 @@ def test_report_that_cannot_be_written_is_an_input_error(tmp_path):
 
 def command(*arguments: object) -> Any:
     # Typer 0.20 warns of its own when it is imported beside Click 8.5, so it is imported where that is let pass.
-    import typer
-    from typer.testing import CliRunner
-
-    from fedacg.cli.report import report as report_command
-
     app = typer.Typer()
     app.command()(report_command)
     return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
 
 
-@TYPER
 def test_command_prints_the_table_the_notes_and_the_page(tmp_path):
     fake_run(tmp_path / "runs" / "a", [0.5, 0.65], finished=False)
     result = command(tmp_path / "runs", "--out", tmp_path / "out", "--target", 0.5, "--target", 0.51)
@@ -444,7 +440,6 @@ def test_command_prints_the_table_the_notes_and_the_page(tmp_path):
     assert quiet.output == f"{tmp_path / 'out' / 'index.html'}\n"
 
 
-@TYPER
 def test_command_passes_input_errors_on(tmp_path):
     result = command(tmp_path, "--out", tmp_path / "out")
     assert isinstance(result.exception, InputError)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 import fedacg
 from fedacg.errors import RunError
-from fedacg.run import play, prepare
+from fedacg.ingredients import prepare
+from fedacg.runner import play
 from fedacg.states import ClientStates
 from quadratics import Point, client, half_square
 from runs import digest, tiny

@@ -21,11 +21,12 @@ from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.experiment import Experiment
 from fedacg.federation import EvaluateSettings, Federation
+from fedacg.ingredients import prepare
 from fedacg.link import Message
 from fedacg.local import LocalSettings
 from fedacg.methods import Method
 from fedacg.methods.objective import Correction, Departure
-from fedacg.run import play, prepare
+from fedacg.runner import play
 from fedacg.sampling import CohortSettings
 from fedacg.states import ClientStates
 from fedacg.store import load_moment
@@ -199,7 +200,7 @@ def test_a_worker_killed_in_a_clients_second_visit_leaves_no_trace(
 @pytest.mark.parametrize("method", STATEFUL)
 def test_kill_9_at_random_moments_and_resume_give_the_same_bits(fedacg: Command, method: str) -> None:
     folder = fedacg.folder
-    text = TINY.replace("rounds = 40", "rounds = 300").replace('"serial"', '"processes"\nworkers = 2')
+    text = TINY.replace("rounds = 40", "rounds = 150").replace('"serial"', '"processes"\nworkers = 2')
     text = text.replace("clients = 20", "clients = 8") + f'[method]\nname = "{method}"\n'
     (folder / "tiny.toml").write_text(text)
     whole = start(folder, "run", "tiny.toml", "--out", "whole", "--quiet")
@@ -208,7 +209,7 @@ def test_kill_9_at_random_moments_and_resume_give_the_same_bits(fedacg: Command,
 
     metrics = folder / "killed" / "metrics.jsonl"
     moments = random.Random(method)
-    for _ in range(4):
+    for _ in range(3):
         run = start(folder, "run", "tiny.toml", "--out", "killed", "--resume")
         before = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
         while run.poll() is None and (not metrics.exists() or metrics.read_bytes().count(b"\n") <= before):

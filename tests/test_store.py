@@ -12,9 +12,10 @@ import torch
 from command import TINY, Command, start
 from fedacg.errors import InputError, RunError
 from fedacg.experiment import Experiment, read_toml
+from fedacg.ingredients import prepare
 from fedacg.methods import METHODS
 from fedacg.metrics import read_metrics
-from fedacg.run import load_model, play, prepare
+from fedacg.runner import load_model, play
 from fedacg.store import RunFolder, load_moment
 from fedacg.vector import sha256
 from runs import StopAfter, digest, tiny

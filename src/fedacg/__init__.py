@@ -6,7 +6,7 @@ result = fedacg.run(model=net, clients=[(x0, y0), (x1, y1), …], test=(xt, yt),
 
 from fedacg.api import run
 from fedacg.errors import InputError, RunError
-from fedacg.run import Result, load_model
+from fedacg.runner import Result, load_model
 from fedacg.version import __version__
 
 __all__ = ["InputError", "Result", "RunError", "__version__", "load_model", "run"]

@@ -12,9 +12,10 @@ from fedacg.data.examples import Examples
 from fedacg.data.own import Pair, from_pairs
 from fedacg.errors import InputError
 from fedacg.experiment import Experiment
+from fedacg.ingredients import GIVEN, Ingredients
 from fedacg.methods.objective import LossFunction
 from fedacg.metrics import History, RoundMetrics
-from fedacg.run import GIVEN, Ingredients, Result, play
+from fedacg.runner import Result, play
 from fedacg.vector import trainable
 
 
@@ -46,6 +47,7 @@ def run(
     workers: int = 0,
     out: Path | str | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     on_round: Callable[[RoundMetrics], None] | None = None,
 ) -> Result:
     """Train a model over clients whose data stay apart, and return what came of it.
@@ -79,6 +81,7 @@ def run(
         workers: Worker processes; 0 does all the work in this one. The result is the same to the bit.
         out: A run folder to write; by default nothing is written.
         resume: Go on with the run in `out`.
+        overwrite: Replace the run in `out`.
         on_round: Called with every round's metrics.
 
     Returns:
@@ -127,6 +130,7 @@ def run(
         ingredients,
         folder=Path(out) if out is not None else None,
         resume=resume,
+        overwrite=overwrite,
         cohorts=cohorts,
         observers=[_Callback(on_round)] if on_round else [],
     )

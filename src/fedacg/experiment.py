@@ -1,6 +1,6 @@
 """What a run is: one validated, frozen description. TOML in, TOML out, overrides by dotted key.
 
-A description says which data, model and method by name; run.py makes them. What does not fit is refused
+A description says which data, model and method by name; ingredients.py makes them. What does not fit is refused
 here, at the door, with the field, the value and what is allowed.
 """
 
@@ -172,8 +172,18 @@ def override(tree: Tree, assignments: Sequence[str]) -> Tree:
         table = result.setdefault(tables[0], {}) if tables else result
         if not isinstance(table, dict):
             raise InputError(f"--set {assignment!r}: {tables[0]} is a single value, not a table")
-        table[last] = _value(text.strip())
+        value = _value(text.strip())
+        if last == "name" and tables and value != table.get("name"):
+            _drop_options(tables[0], table)
+        table[last] = value
     return result
+
+
+def _drop_options(section: str, table: Tree) -> None:
+    """Another model or method has other options than those that stand there."""
+    if section in ("model", "method"):
+        for key in table.keys() - {"layout"}:
+            del table[key]
 
 
 def with_method(tree: Tree, text: str) -> Tree:

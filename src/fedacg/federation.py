@@ -1,6 +1,6 @@
 """The round loop, Algorithm 1 of the paper: sample, broadcast, train in parallel, aggregate, evaluate.
 
-Knows neither files nor processes: an engine trains, and whoever iterates over the rounds saves them.
+Knows neither processes nor the run folder: an engine trains, and whoever iterates over the rounds saves them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -151,6 +151,7 @@ class Replies:
             self.examples.append(answer.examples)
             self.losses.append(answer.loss)
             yield Reply(answer.client, weight, answer.examples, answer.steps, lr, answer.loss, delta, extras)
+        next(self._answers, None)  # lets the engine finish the round
 
     def _decode(self, answer: Answer) -> tuple[Tensor, dict[str, Tensor]]:
         """Δ_i, or what a method sends in its place, and the further vectors that it sends."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedacg.errors import InputError, unknown
 from fedacg.experiment import Experiment
 from fedacg.metrics import History, RoundMetrics
-from fedacg.run import Observer
+from fedacg.runner import Observer
 
 
 class TensorBoardLogger:

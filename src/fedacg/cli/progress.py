@@ -8,7 +8,7 @@ from rich.table import Column
 
 from fedacg.experiment import Experiment
 from fedacg.metrics import History, RoundMetrics
-from fedacg.run import Observer
+from fedacg.runner import Observer
 
 _LINE_SECONDS = 30
 

@@ -10,9 +10,10 @@ from fedacg import engines
 from fedacg.cli.progress import make_progress
 from fedacg.errors import InputError
 from fedacg.experiment import Experiment, Tree, find, override, with_method
+from fedacg.ingredients import load_data, prepare
 from fedacg.loggers import make_loggers
 from fedacg.metrics import human_bytes
-from fedacg.run import Result, load_data, play, prepare
+from fedacg.runner import Result, play
 from fedacg.store import is_finished
 
 Recipe = Annotated[str, typer.Argument(help="A recipe's name or a TOML file.", show_default=False)]

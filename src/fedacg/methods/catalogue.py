@@ -39,8 +39,8 @@ _ENTRIES = (
     FEDDECORR,
     FEDACG,
 )
-METHODS: Mapping[str, Entry] = {entry.name: entry for entry in _ENTRIES}
-MODIFIERS: Mapping[str, Modifier] = {modifier.name: modifier for modifier in (ACG, PROX, PAQ)}
+METHODS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+MODIFIERS: dict[str, Modifier] = {modifier.name: modifier for modifier in (ACG, PROX, PAQ)}
 
 
 @dataclass(frozen=True)

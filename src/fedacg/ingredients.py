@@ -1,0 +1,107 @@
+"""From a description to a federation: the data, model and method it names are made and put together.
+
+What is given from Python as objects enters here too. Playing the rounds is runner.py's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedacg import methods, models
+from fedacg.data.catalogue import federate
+from fedacg.data.examples import FederatedData
+from fedacg.engines import Engine, Job
+from fedacg.errors import InputError
+from fedacg.experiment import Experiment
+from fedacg.federation import Federation
+from fedacg.methods import Method
+from fedacg.randomness import stream_seed
+from fedacg.states import ClientStates
+
+GIVEN = "python"
+"""Stands in a description for data or a model that were handed over as objects."""
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What a description names, made: everything a federation needs that is not a number."""
+
+    module: nn.Module
+    channels_last: bool
+    data: FederatedData
+    method: Method
+
+    def __post_init__(self) -> None:
+        if not self.method.staged:
+            return
+        if not isinstance(self.module, models.StagedModel):
+            raise InputError(
+                f"model: is a {type(self.module).__name__}, and this method looks at features, so it must be a "
+                "fedacg.models.StagedModel, made of stages and a head"
+            )
+        if len(self.module.stages) == 0:
+            raise InputError("model: has no stages, and this method looks at features, which a stage puts out")
+
+
+def load_data(experiment: Experiment) -> FederatedData:
+    """The data a description names, dealt to its clients."""
+    settings = experiment.data
+    if settings.name == GIVEN:
+        raise InputError("data.name = 'python': these data were given from Python; run that program again")
+    return federate(
+        settings.name,
+        clients=settings.clients,
+        split=settings.split,
+        alpha=settings.alpha,
+        beta=settings.beta,
+        seed=experiment.seed,
+        split_file=Path(settings.split_file) if settings.split_file else None,
+        augment=settings.augment,
+    )
+
+
+def prepare(experiment: Experiment, federated: FederatedData | None = None) -> Ingredients:
+    """Make what a description names; data that are at hand already can be passed on."""
+    federated = federated or load_data(experiment)
+    experiment.cohort.count(len(federated.clients))
+    settings = experiment.model
+    for key in ("classes", "shape"):
+        if key in settings.options:
+            raise InputError(f"model.{key} = {settings.options[key]!r}: follows from the data; leave it out")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
+        module = models.build(settings.name, classes=federated.classes, shape=federated.shape, **settings.options)
+    channels_last = module.channels_last if settings.layout == "auto" else settings.layout == "channels-last"
+    method = methods.build(experiment.method.name, experiment.method.options)
+    return Ingredients(module, channels_last, federated, method)
+
+
+def assemble(
+    experiment: Experiment,
+    ingredients: Ingredients,
+    engine: Engine,
+    memory: ClientStates,
+    cohorts: Sequence[Sequence[int]] | None = None,
+) -> Federation:
+    """The federation that a description and its ingredients make, before its first round."""
+    job = Job(
+        module=ingredients.module,
+        channels_last=ingredients.channels_last,
+        data=ingredients.data,
+        method=ingredients.method,
+        local=experiment.local,
+        seed=experiment.seed,
+        evaluate_batch=experiment.evaluate.batch,
+    )
+    return Federation(
+        job,
+        engine,
+        rounds=experiment.rounds,
+        cohort=experiment.cohort,
+        evaluate=experiment.evaluate,
+        memory=memory,
+        cohorts=cohorts,
+    )
