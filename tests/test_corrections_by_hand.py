@@ -133,37 +133,40 @@ def test_fedcm_over_two_rounds() -> None:
     exact(second["direction"], -2.703125, -23.5)
 
 
-def test_feddc_over_two_rounds_with_drifts_averaged_over_the_cohort(tmp_path: Path) -> None:
+def test_feddc_over_two_rounds_with_drifts_averaged_over_everybody(tmp_path: Path) -> None:
     # α = ½. A step is w ← w − η((w − c) + ½(w − φ + h_i) + g − g_i).
     #
     # Round 1, η = ½, φ = 0, all states zero:
     #   client 0, K = 1: w = (16, 0) = Δ_0 = h_0;                         g_0 = −Δ_0/(½·1) = (−32, 0)
     #   client 1, K = 2: w = (0, 32), then as FedDyn's (0, 40) = Δ_1 = h_1;  g_1 = −Δ_1/(½·2) = (0, −40)
-    #   θ = mean_S(w_i + h_i) = ½((32, 0) + (0, 80)) = (16, 40);  g = ¼(g_0 + g_1) = (−8, −10)
-    # (mean_S w_i + mean_N h_i, as in the authors' code, would be (8, 20) + (4, 10) = (12, 30).)
+    #   h = ¼(h_0 + h_1) = (4, 10);  θ = mean_S(w_i) + h = (8, 20) + (4, 10);  g = ¼(g_0 + g_1) = (−8, −10)
+    # (mean_S(w_i + h_i), as in the text of the paper, would be (16, 40).)
     #
-    # Round 2, η = ¼, φ = (16, 40), c_2 = (20, −2):
+    # Round 2, η = ¼, φ = (12, 30), c_2 = (20, −2):
     #   client 1: g − g_1 = (−8, 30)
-    #     step 1: (16, −24) + ½(0, 40) + (−8, 30) = (8, 26), w = (14, 33.5)
-    #     step 2: (14, −30.5) + ½(−2, 33.5) + (−8, 30) = (5, 16.25), w = (12.75, 29.4375)
-    #     Δ_1 = (−3.25, −10.5625);  h_1 = (0, 40) + Δ_1 = (−3.25, 29.4375)
-    #     g_1⁺ − g_1 = −g − Δ_1/(¼·2) = (8, 10) + (6.5, 21.125) = (14.5, 31.125), so g_1 = (14.5, −8.875)
-    #   client 2: (−4, 42) + g = (−12, 32), w = (16 + 3, 40 − 8);  Δ_2 = (3, −8) = h_2
-    #     g_2⁺ − 0 = (8, 10) − (3, −8)/(¼·1) = (−4, 42)
-    #   θ = φ + ½Σ(Δ_i + h_i) = (16, 40) + ½((−6.5, 18.875) + (6, −16)) = (15.75, 41.4375)
-    #   g = (−8, −10) + ¼((14.5, 31.125) + (−4, 42)) = (−5.375, 8.28125)
+    #     step 1: (12, −34) + ½(0, 40) + (−8, 30) = (4, 16), w = (11, 26)
+    #     step 2: (11, −38) + ½(−1, 36) + (−8, 30) = (2.5, 10), w = (10.375, 23.5)
+    #     Δ_1 = (−1.625, −6.5);  h_1 = (0, 40) + Δ_1 = (−1.625, 33.5)
+    #     g_1⁺ − g_1 = −g − Δ_1/(¼·2) = (8, 10) + (3.25, 13) = (11.25, 23), so g_1 = (11.25, −17)
+    #   client 2: (−8, 32) + g = (−16, 22), w = (12 + 4, 30 − 5.5);  Δ_2 = (4, −5.5) = h_2
+    #     g_2⁺ − 0 = (8, 10) − (4, −5.5)/(¼·1) = (−8, 32)
+    #   h = (4, 10) + ¼(2.375, −12) = (4.59375, 7)
+    #   θ = φ + ½(2.375, −12) + h = (12 + 1.1875 + 4.59375, 30 − 6 + 7) = (17.78125, 31)
+    #   g = (−8, −10) + ¼((11.25, 23) + (−8, 32)) = (−7.1875, 3.75)
     first, second = two_rounds("feddc", 0.5, (20, -2), tmp_path)
-    exact(first["theta"], 16, 40)
+    exact(first["theta"], 12, 30)
+    exact(first["h"], 4, 10)
     exact(first["g"], -8, -10)
-    exact(second["theta"], 15.75, 41.4375)
-    exact(second["g"], -5.375, 8.28125)
+    exact(second["theta"], 17.78125, 31)
+    exact(second["h"], 4.59375, 7)
+    exact(second["g"], -7.1875, 3.75)
     zero, one, two, three = kept(tmp_path, 4)
     exact(zero["h"], 16, 0)
     exact(zero["g"], -32, 0)
-    exact(one["h"], -3.25, 29.4375)
-    exact(one["g"], 14.5, -8.875)
-    exact(two["h"], 3, -8)
-    exact(two["g"], -4, 42)
+    exact(one["h"], -1.625, 33.5)
+    exact(one["g"], 11.25, -17)
+    exact(two["h"], 4, -5.5)
+    exact(two["g"], -8, 32)
     assert three == {}
 
 
@@ -178,14 +181,14 @@ def test_the_plain_mean_is_taken_whatever_the_weights(method: str) -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
-def test_the_first_round_of_feddc_is_fedprox_at_twice_the_server_step(alpha: float) -> None:
-    # With all states zero the correction is α(w − φ), FedProx's, and h_i = Δ_i after it, so that
-    # θ = mean_S(w_i + h_i) = φ + 2 mean_S Δ_i. Even α = 0 is not FedAvg: it is FedAvg at η_g = 2, for one round.
+def test_the_first_round_of_feddc_is_fedprox_at_a_longer_server_step(alpha: float) -> None:
+    # With all states zero the correction is α(w − φ), FedProx's, and h = (1/N) Σ_S Δ_i after it, so that
+    # θ = φ + (1 + |S|/N) mean_S Δ_i. Even α = 0 is not FedAvg: it is FedAvg at η_g = 1.5 here, for one round.
     local = {"cohorts": COHORTS, "rounds": 2, "lr": 0.3, "steps": 3, "start": (4.0, -1.0)}
     drift = list(states(four((20, -2)), "feddc", {"alpha": alpha}, **local))
-    double = {"mu": alpha, "server_lr": 2.0}
-    plain = list(states(four((20, -2)), "fedprox", double, weights="uniform", **local))
-    assert torch.equal(drift[0]["theta"], plain[0]["theta"])
+    longer = {"mu": alpha, "server_lr": 1.5}
+    plain = list(states(four((20, -2)), "fedprox", longer, weights="uniform", **local))
+    torch.testing.assert_close(drift[0]["theta"], plain[0]["theta"], rtol=0, atol=1e-13)
     assert not torch.allclose(drift[1]["theta"], plain[1]["theta"])
 
 

@@ -147,12 +147,14 @@ def test_momentum_is_fed_what_arrived() -> None:
         theta = state["theta"]
 
 
-@pytest.mark.parametrize(("method", "server"), [("feddyn", "h"), ("feddc", "g")])
+@pytest.mark.parametrize(
+    ("method", "server", "own"), [("feddyn", "h", "g"), ("feddc", "g", "g"), ("feddc", "h", "h")]
+)
 @pytest.mark.parametrize("bits", BITS)
 def test_clients_keep_in_step_with_what_the_server_got(
-    method: str, server: str, bits: int, tmp_path: Path
+    method: str, server: str, own: str, bits: int, tmp_path: Path
 ) -> None:
-    # Server and clients add up the same Q(·): so h (FedDyn) and g (FedDC) stay the means of all N clients' g_i.
+    # Server and clients add up the same Q(·): so h (FedDyn), g and h (FedDC) stay means over all N clients.
     clients = [client((1, 0), (3, 1)), client((0, 2)), client((-1, 4), (2, 2), (0, 0)), client((5, -3))]
     cohorts = [[0, 1], [1, 2], [0, 2], [1]]
     options = {"alpha": 0.3, "bits": bits}
@@ -160,5 +162,5 @@ def test_clients_keep_in_step_with_what_the_server_got(
     for state in states(
         clients, f"{method}+paq", options, cohorts=cohorts, rounds=4, lr=0.2, batch=1, memory=tmp_path
     ):
-        mean = torch.stack([found.get("g", zero) for found in kept(tmp_path, 4)]).mean(dim=0)
+        mean = torch.stack([found.get(own, zero) for found in kept(tmp_path, 4)]).mean(dim=0)
         torch.testing.assert_close(state[server], mean, rtol=0, atol=1e-12)

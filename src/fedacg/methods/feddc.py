@@ -2,11 +2,12 @@
 
     server   broadcast φ = θ and g
     client   minimise ℓ_i(w) + α/2 ‖w − (φ − h_i)‖² + ⟨w, g − g_i⟩ from w = φ
-             then h_i ← h_i + Δ_i and g_i⁺ = g_i − g − Δ_i/(K_i η), both kept; sends w_i + h_i and g_i⁺ − g_i
-    server   θ ← mean_S(w_i + h_i);  g ← g + (1/N) Σ_S (g_i⁺ − g_i)
+             then h_i ← h_i + Δ_i and g_i⁺ = g_i − g − Δ_i/(K_i η), both kept; sends Δ_i and g_i⁺ − g_i
+    server   h ← h + (1/N) Σ_S Δ_i;  θ ← mean_S(w_i) + h;  g ← g + (1/N) Σ_S (g_i⁺ − g_i)
 
-The drifts are averaged over the cohort S, as in the text of its paper; its authors' code averages them over
-all N clients instead. h_i, g_i and g start at zero. mean_S is the plain mean.
+h is the mean of the drifts h_i over all N clients, as in the authors' code. The text of their paper takes the
+mean over the cohort, mean_S(w_i + h_i), which is the same when everybody takes part; when few do, θ then jumps
+by the whole drift of whoever happens to be sampled. mean_S is the plain mean; all states start at zero.
 """
 
 from collections.abc import Iterable
@@ -38,31 +39,29 @@ class DriftCorrection(Correction):
         g.add_(torch.sub(w, self._centre, out=self._scratch), alpha=self.alpha).add_(self._linear)
 
     def end(self, delta: Tensor, departure: Departure) -> None:
-        h = self._h + delta
-        change = departure.send("g", torch.sub(-self._mean_g, delta, alpha=1 / self._step_size))
-        departure.send("delta", delta + h)
-        departure.keep["h"], departure.keep["g"] = h, self._g + change
+        arrived = departure.send("delta", delta)
+        change = departure.send("g", torch.sub(-self._mean_g, arrived, alpha=1 / self._step_size))
+        departure.keep["h"], departure.keep["g"] = self._h + arrived, self._g + change
 
 
 class DriftServer(ServerRule):
-    """θ ← mean_S(w_i + h_i);  g ← g + (1/N) Σ_S (g_i⁺ − g_i)"""
+    """h ← h + (1/N) Σ_S Δ_i;  θ ← φ + mean_S(Δ_i) + h;  g ← g + (1/N) Σ_S (g_i⁺ − g_i)"""
 
     def init(self, theta: Tensor) -> State:
-        return {"theta": theta, "g": torch.zeros_like(theta)}
+        return {"theta": theta, "h": torch.zeros_like(theta), "g": torch.zeros_like(theta)}
 
     def broadcast(self, state: State) -> dict[str, Tensor]:
         return {"phi": state["theta"], "g": state["g"]}
 
     def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
-        moved, change, count = torch.zeros_like(state["theta"]), torch.zeros_like(state["g"]), 0
+        total, change, count = torch.zeros_like(state["theta"]), torch.zeros_like(state["g"]), 0
         for reply in replies:
-            moved.add_(reply.delta)
+            total.add_(reply.delta)
             change.add_(reply.extras["g"])
             count += 1
-        return {
-            "theta": torch.add(state["theta"], moved, alpha=1 / count),
-            "g": torch.add(state["g"], change, alpha=1 / clients),
-        }
+        h = torch.add(state["h"], total, alpha=1 / clients)
+        g = torch.add(state["g"], change, alpha=1 / clients)
+        return {"theta": total.div_(count).add_(state["theta"]).add_(h), "h": h, "g": g}
 
 
 def feddc(alpha: float) -> Method:
@@ -73,7 +72,7 @@ FEDDC = Entry(
     name="feddc",
     title="FedDC",
     reference="Gao et al., CVPR 2022",
-    equation="ℓ + α/2 ‖w − (φ − h_i)‖² + ⟨w, g − g_i⟩; θ ← mean(w_i + h_i)",
+    equation="ℓ + α/2 ‖w − (φ − h_i)‖² + ⟨w, g − g_i⟩; θ ← mean(w_i) + h",
     options={"alpha": rate(0.01)},
     build=feddc,
 )

@@ -90,12 +90,13 @@ class Forward:
     @property
     def features(self) -> Tensor:
         """What the head of a staged model eats."""
-        return self.stage_outputs[-1]
+        return self.stage_outputs[-1] if self.stage_outputs else self.x
 
     @cached_property
     def logits(self) -> Tensor:
-        staged = isinstance(self.module, StagedModel) and len(self.module.stages) > 0
-        output: Tensor = self.module.head(self.features) if staged else self.module(self.x)  # type: ignore[operator]
+        if isinstance(self.module, StagedModel) and type(self.module).forward is StagedModel.forward:
+            return self.module.branch(self.features, len(self.module.stages))
+        output: Tensor = self.module(self.x)
         return output
 
 
