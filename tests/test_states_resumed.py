@@ -19,6 +19,7 @@ from fedacg.data.own import from_pairs
 from fedacg.engines.base import Answer, ClientMemory, Engine, Job, Task
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
+from fedacg.errors import InputError
 from fedacg.experiment import Experiment
 from fedacg.federation import EvaluateSettings, Federation
 from fedacg.ingredients import prepare
@@ -225,3 +226,14 @@ def test_kill_9_at_random_moments_and_resume_give_the_same_bits(fedacg: Command,
         json.loads((folder / run / "summary.json").read_text())["vector_sha256"] for run in ("whole", "killed")
     ]
     assert digests[0] == digests[1]
+
+
+def test_a_folder_whose_states_have_gone_is_refused(tmp_path: Path) -> None:
+    experiment = described(tmp_path, "feddyn")
+    with pytest.raises(KeyboardInterrupt):
+        play(experiment, prepare(experiment), folder=tmp_path / "run", observers=[StopAfter(2)])
+    lost = next((tmp_path / "run" / "clients").iterdir())
+    for path in lost.iterdir():
+        path.unlink()
+    with pytest.raises(InputError, match=f"states of clients that took part are missing, such as {lost.name}"):
+        play(experiment, prepare(experiment), folder=tmp_path / "run", resume=True)

@@ -139,7 +139,7 @@ class Replies:
             answer = next(self._answers)
             self.seconds += perf_counter() - start
             delta, extras = self._decode(answer)
-            if not bool(delta.sum().isfinite()):
+            if not all(bool(vector.sum().isfinite()) for vector in (delta, *extras.values())):
                 raise RunError(
                     f"diverged in round {self._round}: the update of client {answer.client} is not finite; "
                     "a lower local.lr or a local.clip may help"

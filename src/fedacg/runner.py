@@ -89,6 +89,7 @@ def play(
             federation = assemble(experiment, ingredients, engine, memory, cohorts)
             if moment is not None:
                 _check_fit(moment, federation.moment)
+                _check_states(ingredients, history, memory)
                 federation.resume(moment)
             return _play(experiment, ingredients, federation, store, history, observers)
     finally:
@@ -203,6 +204,14 @@ def _flat(ingredients: Ingredients, moment: Moment) -> FlatModel:
     flat = FlatModel(clone(ingredients.module), channels_last=ingredients.channels_last)
     flat.load(moment.state["theta"], moment.state["buffers"])
     return flat
+
+
+def _check_states(ingredients: Ingredients, history: History, memory: ClientStates) -> None:
+    """Refuse a folder from which states of clients have gone."""
+    seen = {client for metrics in history for client in metrics.cohort}
+    if ingredients.method.state and seen - memory.clients:
+        missing = ", ".join(map(str, sorted(seen - memory.clients)[:5]))
+        raise InputError(f"clients/: the states of clients that took part are missing, such as {missing}")
 
 
 def _check_fit(found: Moment, expected: Moment) -> None:

@@ -41,6 +41,11 @@ class ClientStates:
         for visits in self._visits.values():
             visits.sort()
 
+    @property
+    def clients(self) -> set[int]:
+        """Who has kept something."""
+        return set(self._visits)
+
     def read(self, client: int) -> Message:
         """What a client kept of its last visit, nothing before its first."""
         visits = self._visits.get(client)
