@@ -51,7 +51,7 @@ class ProcessEngine:
         self._pool.tell(Setup(frozen), arrays)
         self._down = Segment.create(room(method.down, vector) + buffers)
         self._slot = memory + upload + memory
-        self._slots = max(self._pool.size + 1, _REPLY_MEMORY // self._slot)
+        self._slots = max(self._pool.size, _REPLY_MEMORY // self._slot)
         self._up: Segment | None = None
         self._announce({}, slots=self._pool.size)
         list(self._perform([Prepare(key) for key in range(self._pool.size)]))
