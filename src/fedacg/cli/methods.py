@@ -17,7 +17,7 @@ def methods() -> None:
         table.add_column(column, overflow="fold", no_wrap=column in ("name", "down/up"))
     for entry in METHODS.values():
         method = entry.build(**{name: option.default for name, option in entry.options.items()})
-        what = f"{entry.equation}\n[dim]{entry.reference}[/dim]"
+        what = f"{entry.equation}\n[dim]{method.parts}\n{entry.reference}[/dim]"
         table.add_row(entry.name, what, _options(entry.options), f"{method.down}/{method.up}", str(method.state))
     console.print(table)
     console.print()

@@ -30,6 +30,12 @@ class Method:
         return next((loss for loss in self.losses if isinstance(loss, Empirical)), Empirical())
 
     @property
+    def parts(self) -> str:
+        """What it is made of: server rule × local objective."""
+        objective = " + ".join(type(part).__name__ for part in (*self.losses, *self.corrections))
+        return f"{type(self.rule).__name__} × {objective}"
+
+    @property
     def staged(self) -> bool:
         """Whether it looks inside the network, which must then be made of stages and a head."""
         return any(part.staged for part in (*self.losses, *self.corrections))
