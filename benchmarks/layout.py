@@ -21,6 +21,10 @@ CASES = [  # model, shape, batch, turns, steps a turn
     ("cnn", (1, 28, 28), 10, 40, 5),
     ("resnet18", (3, 32, 32), 10, 10, 1),
     ("resnet18", (3, 32, 32), 50, 5, 1),
+    ("femnist-cnn", (1, 28, 28), 10, 15, 2),
+    ("femnist-cnn", (1, 28, 28), 20, 15, 2),
+    ("celeba-cnn", (3, 84, 84), 10, 15, 2),
+    ("celeba-cnn", (3, 84, 84), 20, 15, 2),
 ]
 VARIANTS = {
     "flat": (False, False),
@@ -33,7 +37,7 @@ VARIANTS = {
 def main() -> None:
     torch.set_num_threads(1)
     columns = "".join(f"{name:>12}" for name in VARIANTS)
-    print(f"{'model':<10}{'image':>10}{'batch':>7}{'plain, ms':>12}{columns}")
+    print(f"{'model':<12}{'image':>10}{'batch':>7}{'plain, ms':>12}{columns}")
     for name, shape, batch, turns, count in CASES:
         steps = {"plain": plain_step(name, shape, batch)}
         for variant, (inputs, weights) in VARIANTS.items():
@@ -42,7 +46,7 @@ def main() -> None:
         ratios = {v: median(p / s for p, s in zip(seconds["plain"], seconds[v], strict=True)) for v in VARIANTS}
         row = "".join(f"{ratio:>11.2f}×" for ratio in ratios.values())
         image = "×".join(str(side) for side in shape)
-        print(f"{name:<10}{image:>10}{batch:>7}{1e3 * median(seconds['plain']):>12.1f}{row}", flush=True)
+        print(f"{name:<12}{image:>10}{batch:>7}{1e3 * median(seconds['plain']):>12.1f}{row}", flush=True)
 
 
 def interleaved(steps: dict[str, Callable[[], None]], turns: int, count: int) -> dict[str, list[float]]:

@@ -18,7 +18,7 @@ from fedacg.engines.base import Job
 from fedacg.engines.serial import SerialEngine
 from fedacg.federation import EvaluateSettings, Federation
 from fedacg.local import LocalSettings
-from fedacg.sampling import CohortSettings
+from fedacg.sampling import CohortSettings, Sampling
 from fedacg.states import ClientStates
 
 
@@ -88,10 +88,14 @@ def _states(
         job,
         SerialEngine(),
         rounds=rounds,
-        cohort=CohortSettings.model_validate({"weights": weights}),
+        sampling=Sampling(
+            CohortSettings.model_validate({"weights": weights}),
+            clients=len(job.data.clients),
+            seed=0,
+            cohorts=cohorts,
+        ),
         evaluate=EvaluateSettings(),
         memory=ClientStates(folder),
-        cohorts=cohorts,
     )
     for _ in federation.run():
         yield dict(federation.moment.state)

@@ -16,7 +16,7 @@ from fedacg.federation import EvaluateSettings, Federation
 from fedacg.local import LocalSettings
 from fedacg.methods.objective import Assignment, Forward, Part
 from fedacg.models import StagedModel
-from fedacg.sampling import CohortSettings
+from fedacg.sampling import CohortSettings, Sampling
 from fedacg.states import ClientStates
 from fedacg.vector import FlatModel, clone
 
@@ -68,10 +68,9 @@ def rounds(work: Job, cohorts: Sequence[Sequence[int]]) -> Iterator[dict[str, Te
             work,
             SerialEngine(),
             rounds=len(cohorts),
-            cohort=CohortSettings(),
+            sampling=Sampling(CohortSettings(), clients=len(work.data.clients), seed=0, cohorts=cohorts),
             evaluate=EvaluateSettings(),
             memory=ClientStates(Path(folder)),
-            cohorts=cohorts,
         )
         for _ in federation.run():
             yield dict(federation.moment.state)

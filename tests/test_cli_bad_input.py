@@ -259,7 +259,7 @@ def batch(fedacg: Command, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     source = CifarSource("cifar10", 10, (replace(layout, train=train, test=test),))
     monkeypatch.setenv("FEDACG_DATA", str(root))
-    monkeypatch.setitem(catalogue.IMAGES, "cifar10", replace(catalogue.IMAGES["cifar10"], source=source))
+    monkeypatch.setitem(catalogue.FACTS, "cifar10", replace(catalogue.FACTS["cifar10"], source=source))
     return folder / train[2].file
 
 

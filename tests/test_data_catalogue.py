@@ -9,12 +9,13 @@ import torch
 from fedacg.data import catalogue, splits
 from fedacg.data.examples import FederatedData
 from fedacg.data.files import data_root
+from fedacg.data.settings import DataSettings
 from fedacg.errors import InputError
 
 
 def digits(**options: Any) -> FederatedData:
-    settings: dict[str, Any] = {"clients": 10, "split": "dirichlet", "alpha": 0.3, "beta": None, "seed": 0}
-    return catalogue.federate("digits", **(settings | options))
+    seed = options.pop("seed", 0)
+    return catalogue.federate(DataSettings(**{"name": "digits", "clients": 10, **options}), seed)
 
 
 def labels(data: FederatedData) -> list[list[int]]:
@@ -25,7 +26,7 @@ def labels(data: FederatedData) -> list[list[int]]:
 def test_digits_are_cut_into_train_and_test_with_the_same_classes_and_nothing_twice() -> None:
     whole = catalogue.load("digits")
     assert (whole.train.x.shape, whole.test.x.shape) == ((1438, 1, 8, 8), (359, 1, 8, 8))
-    assert (len(whole.train), len(whole.test)) == catalogue.IMAGES["digits"].examples
+    assert (len(whole.train), len(whole.test)) == catalogue.FACTS["digits"].examples
     assert whole.train.x.dtype == torch.uint8
     assert whole.train.x.max() == 16
     shares = whole.test.y.bincount() / (whole.train.y.bincount() + whole.test.y.bincount())
@@ -58,7 +59,7 @@ def test_alpha_and_split_reach_the_clients() -> None:
         shares = [max(client.count(c) for c in range(10)) / len(client) for client in labels(data)]
         return sum(shares) / len(shares)
 
-    assert together(digits(split="iid", alpha=None)) < 0.2
+    assert together(digits(split="iid")) < 0.2
     assert together(digits(alpha=100.0)) < 0.3
     assert together(digits(alpha=0.01)) > 0.7
 
@@ -67,11 +68,11 @@ def test_a_split_file_takes_the_place_of_the_split(tmp_path: Path) -> None:
     path = tmp_path / "split.npz"
     split = splits.Split(torch.arange(1438).flip(0), torch.tensor([0, 3, 1438]))
     split.save(path)
-    data = digits(clients=2, split_file=path)
+    data = digits(clients=2, split_file=str(path))
     assert (data.clients.size(0), data.clients.size(1)) == (3, 1435)
     assert labels(data)[0] == catalogue.load("digits").train.y.flip(0)[:3].tolist()
     with pytest.raises(InputError, match=r"has 2 clients where data\.clients = 3"):
-        digits(clients=3, split_file=path)
+        digits(clients=3, split_file=str(path))
 
 
 def test_augmentation_is_off_unless_asked_for() -> None:
@@ -89,10 +90,9 @@ def test_augmentation_is_off_unless_asked_for() -> None:
         ({"clients": 5000}, r"data.clients = 5000: more clients than examples \(1438\)"),
         ({"clients": 0}, "data.clients = 0: must be at least 1"),
         ({"alpha": 0.0}, "data.alpha = 0: must be greater than 0"),
-        ({"alpha": None}, "data.alpha is missing"),
         ({"split": "dirichelt"}, "unknown split 'dirichelt': did you mean 'dirichlet'"),
         ({"split": "natural"}, "data.split = natural: digits does not come with clients"),
-        ({"split_file": Path("/nowhere.npz")}, "data.split_file = /nowhere.npz: there is no such file"),
+        ({"split_file": "/nowhere.npz"}, "data.split_file = /nowhere.npz: there is no such file"),
     ],
 )
 def test_bad_settings_are_refused_by_name_and_value(options: dict[str, Any], message: str) -> None:
@@ -104,14 +104,14 @@ def test_bad_settings_are_refused_by_name_and_value(options: dict[str, Any], mes
     ("options", "message"),
     [
         ({"split": "iid"}, "data.split = iid: synthetic comes with its clients; must be natural"),
-        ({"split_file": Path("x.npz")}, "data.split_file = x.npz: synthetic comes with its clients"),
-        ({"augment": True}, "data.augment = true: synthetic has no images to augment"),
+        ({"split_file": "/x.npz"}, "data.split_file = /x.npz: synthetic comes with its clients"),
+        ({"augment": True}, "data.augment = true: synthetic is not augmented"),
     ],
 )
 def test_synthetic_refuses_what_it_has_no_use_for(options: dict[str, Any], message: str) -> None:
-    settings: dict[str, Any] = {"clients": 5, "split": "natural", "alpha": 1.0, "beta": 1.0, "seed": 0}
+    settings = DataSettings(**{"name": "synthetic", "clients": 5, "split": "natural", **options})
     with pytest.raises(InputError, match=message):
-        catalogue.federate("synthetic", **(settings | options))
+        catalogue.federate(settings, 0)
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:

@@ -99,7 +99,8 @@ def test_every_layout_gives_the_same_examples(
     made = write(tmp_path, layout, source.classes)
     if packed:
         source = replace(source, layouts=(pack(tmp_path, layout),))
-    train, test = source.read(tmp_path)
+    contents = source.read(tmp_path)
+    train, test = contents.train, contents.test
     assert (train.x.dtype, train.y.dtype) == (torch.uint8, torch.int64)
     assert test.x.shape == (6, 3, 32, 32)
     expected = [made[batch.file] for batch in layout.train]

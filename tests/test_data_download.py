@@ -144,13 +144,35 @@ def test_an_unknown_data_set_is_refused_with_the_nearest_name() -> None:
         download.get("cifar-10")
 
 
-def test_every_data_set_that_can_be_missing_can_be_fetched_to_where_it_is_looked_for(tmp_path: Path) -> None:
-    for name, facts in catalogue.IMAGES.items():
-        assert (facts.source is None) == (name not in download.REMOTES)
-        if facts.source is not None:
-            for remote in download.REMOTES[name]:
-                (tmp_path / remote.place).parent.mkdir(exist_ok=True)
-                (tmp_path / remote.place).touch()
-            found = facts.source.find(tmp_path)
-            assert found is not None
-            assert found.is_relative_to(tmp_path)
+def test_every_data_set_that_can_be_missing_can_be_fetched_or_is_told_how_to_get_by_hand() -> None:
+    for name, facts in catalogue.FACTS.items():
+        ways = [name in download.REMOTES, name in download.BY_HAND]
+        assert sum(ways) == (facts.source is not None), name
+
+
+@pytest.mark.parametrize("name", download.REMOTES)
+def test_what_is_fetched_lies_where_it_is_looked_for(tmp_path: Path, name: str) -> None:
+    source = catalogue.FACTS[name].source
+    assert source is not None
+    for remote in download.REMOTES[name]:
+        (tmp_path / remote.place).parent.mkdir(exist_ok=True)
+        (tmp_path / remote.place).touch()
+    found = source.find(tmp_path)
+    assert found is not None
+    assert found.is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("name", download.BY_HAND)
+def test_what_has_no_download_is_told_with_what_to_get_and_where_to_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("FEDACG_DATA", str(tmp_path))
+    with pytest.raises(InputError) as refusal:
+        download.get(name)
+    for expected in (f"{name} has no direct download", "http", str(tmp_path), "FEDACG_DATA"):
+        assert expected in str(refusal.value)
+    # the folder that it names is where the data set is looked for
+    folder = next(word for word in download.BY_HAND[name].split() if word.endswith("/"))
+    with pytest.raises(InputError) as refusal:
+        catalogue.load(name)
+    assert str(tmp_path / folder) in str(refusal.value)

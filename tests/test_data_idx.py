@@ -37,7 +37,8 @@ def write(folder: Path, packed: bool = False) -> list[np.ndarray]:
 @pytest.mark.parametrize("folder", ["mnist", "MNIST/raw"])
 def test_the_files_are_read_wherever_they_may_lie(tmp_path: Path, folder: str, packed: bool) -> None:
     x, y, test_x, test_y = write(tmp_path / folder, packed)
-    train, test = SMALL.read(tmp_path)
+    contents = SMALL.read(tmp_path)
+    train, test = contents.train, contents.test
     assert (train.x.dtype, train.y.dtype) == (torch.uint8, torch.int64)
     assert np.array_equal(train.x.numpy(), x[:, None])
     assert np.array_equal(train.y.numpy(), y)

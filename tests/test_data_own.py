@@ -1,4 +1,4 @@
-"""Users' own data: pairs of arrays, map-style data sets, and what is refused at the door."""
+"""Users' own data: pairs of arrays, map-style data sets, whole data sets, and what is refused at the door."""
 
 from typing import Any
 
@@ -7,8 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedacg.data.own import MappedExamples, from_pairs
+from fedacg.data import catalogue
+from fedacg.data.examples import Dataset, Examples, FederatedData, labels
+from fedacg.data.own import MappedExamples, dataset, from_pairs
 from fedacg.data.pipelines import PlainPipeline
+from fedacg.data.settings import DataSettings
 from fedacg.errors import InputError
 
 
@@ -62,7 +65,8 @@ def test_floating_point_labels_are_kept_for_a_loss_of_the_users_own() -> None:
 def test_token_ids_pass_the_pipeline_as_they_are() -> None:
     data = from_pairs([pair(dtype=torch.int64)], pair(dtype=torch.int64))
     x, _ = data.clients[0].fetch(torch.arange(2))
-    assert data.pipeline(x).dtype == torch.int64
+    assert data.pipeline(x, torch.Generator()) is x
+    assert x.dtype == torch.int64
     assert isinstance(data.pipeline, PlainPipeline)
 
 
@@ -139,3 +143,115 @@ def test_inputs_that_are_no_tensors_are_named() -> None:
 
     with pytest.raises(InputError, match="dataset: x: cannot be made a tensor"):
         from_pairs([MappedExamples(Images(), [0])], pair())
+
+
+# Data sets
+
+
+def numbered(count: int, classes: int = 3) -> tuple[Tensor, Tensor]:
+    """Examples whose input is their position, so that they can be told apart."""
+    return torch.arange(count, dtype=torch.float32).view(-1, 1), torch.arange(count) % classes
+
+
+def inputs(examples: Examples) -> list[int]:
+    return [int(x) for x in examples.fetch(torch.arange(len(examples)))[0]]
+
+
+def natural(whole: Dataset, clients: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> FederatedData:
+    """The data set dealt as an experiment would have it."""
+    monkeypatch.setattr(catalogue.own, "from_function", lambda name: whole)
+    return catalogue.federate(DataSettings(name="my:data", split="natural", clients=clients), seed)
+
+
+@pytest.mark.parametrize(
+    ("ids", "names"),
+    [
+        ([10, 9, 10, 2, 9, 10], ("2", "9", "10")),
+        (["b", "aa", "b", "a", "aa", "b"], ("a", "aa", "b")),
+        (np.array(["b", "aa", "b", "a", "aa", "b"], dtype=object), ("a", "aa", "b")),
+        (torch.tensor([10, 9, 10, 2, 9, 10]), ("2", "9", "10")),
+    ],
+)
+def test_examples_are_sorted_owner_after_owner(
+    ids: Any, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = dataset(numbered(6), numbered(3), clients=ids, test_clients=[ids[0], ids[3], ids[0]])
+    assert whole.owners is not None
+    assert whole.owners.names == names
+    assert (inputs(whole.train), inputs(whole.test)) == ([3, 1, 4, 0, 2, 5], [1, 0, 2])
+    assert labels(whole.train).tolist() == [0, 1, 1, 0, 2, 2]
+    assert (whole.owners.train.tolist(), whole.owners.test.tolist()) == ([0, 1, 3, 6], [0, 1, 1, 3])
+    data = natural(whole, 0, monkeypatch)
+    assert [inputs(data.clients[i]) for i in range(3)] == [[3], [1, 4], [0, 2, 5]]
+
+
+def test_chosen_clients_are_tested_on_their_own_examples_or_on_those_that_are_nobodys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids, tests = [i % 5 for i in range(20)], [i % 5 for i in range(10)]
+    owned = natural(dataset(numbered(20), numbered(10), clients=ids, test_clients=tests), 2, monkeypatch)
+    chosen = [inputs(owned.clients[i])[0] for i in range(2)]
+    assert sorted(inputs(owned.test)) == sorted(i for i in range(10) if i % 5 in chosen)
+    free = natural(dataset(numbered(20), numbered(10), clients=ids), 2, monkeypatch)
+    assert inputs(free.test) == list(range(10))
+
+
+def test_images_stay_bytes_ids_stay_whole_and_tables_stay_floats() -> None:
+    y = np.array([0, 1, 4])
+    for x in (
+        np.zeros((3, 1, 8, 8), dtype=np.uint8),
+        np.zeros((3, 20), dtype=np.int64),
+        np.zeros((3, 7), dtype=np.float64),
+    ):
+        whole = dataset(train=(x, y), test=(x, y), name="mine")
+        found, _ = whole.train.fetch(torch.arange(3))
+        assert found.numpy().dtype == x.dtype
+        assert (whole.name, whole.classes, whole.shape, whole.owners) == ("mine", 5, x.shape[1:], None)
+        assert isinstance(whole.pipeline, PlainPipeline)
+
+
+def test_a_data_set_of_mapped_examples_has_owners_too() -> None:
+    train, test = MappedExamples(Squares(), range(6)), MappedExamples(Squares(), [7])
+    whole = dataset(train, test, clients=[1, 0, 1, 0, 1, 0], classes=4)
+    assert whole.owners is not None
+    assert whole.train.fetch(torch.arange(6))[0][:, 0].tolist() == [1, 3, 5, 0, 2, 4]
+    assert (whole.owners.train.tolist(), whole.classes, whole.shape) == ([0, 3, 6], 4, (2,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": (numbered(5)[0], numbered(6)[1])}, "train: x has 5 examples and y has 6"),
+        ({"test": numbered(0)}, "test: must have at least one example"),
+        (
+            {"test": (torch.zeros(4, 2), numbered(4)[1])},
+            r"test: x holds torch.float32 of shape \(2,\), train .* \(1,\)",
+        ),
+        (
+            {"train": (numbered(6)[0], torch.rand(6))},
+            "train: y must be whole numbers, as classes are; it is floating",
+        ),
+        ({"test": (numbered(2)[0], torch.rand(2)), "classes": 3}, "test: y must be whole numbers"),
+        (
+            {"train": (numbered(6)[0], torch.rand(6)), "test": (numbered(2)[0], torch.rand(2))},
+            "train: y must be whole numbers",
+        ),
+        (
+            {"train": (numbered(6)[0], torch.zeros(6, 1, dtype=torch.int64))},
+            r"train: y must be one label .* \(1,\)",
+        ),
+        ({"train": (numbered(6)[0], -numbered(6)[1])}, "train: y has labels from -2 to 0; must be 0 or greater"),
+        ({"classes": 2}, "train: y has labels from 0 to 2; must be from 0 to 1"),
+        ({"clients": [1, 2]}, "clients: has 2 entries for 6 examples; they must be as many"),
+        ({"clients": [0.5] * 6}, r"clients: must be one row of whole numbers or of texts, not float64 \(6,\)"),
+        ({"clients": [["a"]] * 6}, r"clients: must be one row .* not <U1 \(6, 1\)"),
+        ({"clients": [None] * 6}, "clients: must be one row of whole numbers or of texts, not object"),
+        ({"clients": [1] * 6, "test_clients": [1]}, "test_clients: has 1 entries for 2 examples"),
+        ({"clients": [1] * 6, "test_clients": [1, 7]}, "test_clients: 7 has no training examples"),
+        ({"clients": [1] * 6, "test_clients": ["1", "1"]}, "test_clients: '1' has no training examples"),
+        ({"test_clients": [1, 1]}, "test_clients: are given without clients"),
+    ],
+)
+def test_a_data_set_that_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        dataset(**({"train": numbered(6), "test": numbered(2)} | changes))

@@ -10,12 +10,14 @@ from fedacg import randomness
 from fedacg.data import synthetic
 from fedacg.data.catalogue import federate
 from fedacg.data.examples import FederatedData
+from fedacg.data.settings import DataSettings
 from fedacg.data.synthetic import SyntheticClients
 from fedacg.errors import InputError
 
 
-def make(clients: int = 50, alpha: float | None = 1.0, beta: float | None = 1.0, seed: int = 0) -> FederatedData:
-    return federate("synthetic", clients=clients, split="natural", alpha=alpha, beta=beta, seed=seed)
+def make(clients: int = 50, alpha: float = 1.0, beta: float = 1.0, seed: int = 0) -> FederatedData:
+    settings = DataSettings(name="synthetic", clients=clients, split="natural", alpha=alpha, beta=beta)
+    return federate(settings, seed)
 
 
 def everything(clients: SyntheticClients, client: int) -> torch.Tensor:
@@ -133,11 +135,8 @@ def test_there_is_no_client_beyond_the_last() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": -1.0}, "data.alpha = -1: must be 0 or greater"),
-        ({"beta": -0.5}, "data.beta = -0.5: must be 0 or greater"),
-        ({"beta": float("nan")}, "data.beta = nan"),
-        ({"alpha": None}, "data.alpha is missing"),
-        ({"beta": None}, "data.beta is missing"),
+        ({"alpha": float("inf")}, "data.alpha = inf: must be 0 or greater, and finite"),
+        ({"beta": float("inf")}, "data.beta = inf: must be 0 or greater, and finite"),
         ({"clients": 0}, "data.clients = 0: must be at least 1"),
     ],
 )

@@ -109,7 +109,7 @@ def test_few_slots_are_enough_for_a_large_cohort(pool: ProcessEngine, monkeypatc
     monkeypatch.setattr("fedacg.engines.processes._REPLY_MEMORY", 0)
     module = network()
     pool.setup(job(module))
-    tasks = [Task(round, task.client, task.cost) for round in range(1, 9) for task in TASKS]
+    tasks = [Task(round, task.client, task.steps) for round in range(1, 9) for task in TASKS]
     few = [a.upload["delta"].clone() for a in pool.train(broadcast(module), tasks, nothing)]
     serial = engines.start(EngineSettings(name="serial"))
     serial.setup(job(module))

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedacg.experiment import Experiment, find, override
+from fedacg.ingredients import prepare
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -32,6 +35,19 @@ def test_an_example_runs_prints_numbers_and_leaves_nothing_behind(path: Path, tm
 def test_every_example_is_in_the_list_of_examples() -> None:
     listed = (ROOT / "examples" / "README.md").read_text()
     assert [path.name for path in EXAMPLES if f"[{path.name}]({path.name})" not in listed] == []
+
+
+def test_the_command_in_the_data_set_example_finds_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "examples" / "add_a_data_set.py").read_text()
+    assert len(text.splitlines()) < 30
+    monkeypatch.chdir(ROOT / "examples")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    ((recipe, settings),) = re.findall(r"^fedacg run (\S+) (.*)$", text, re.MULTILINE)
+    experiment = Experiment.parse(override(find(recipe), re.findall(r"--set (\S+)", settings)))
+    data = prepare(experiment).data
+    assert (data.name, len(data.clients), data.classes, data.shape) == ("wine", 10, 3, (13,))
+    sys.modules.pop("add_a_data_set")
 
 
 def test_the_readme_block_runs_and_learns(tmp_path: Path) -> None:

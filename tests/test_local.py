@@ -1,5 +1,7 @@
 """The local trainer against PyTorch's own optimiser, and what it must not depend on."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -38,7 +40,7 @@ def _assignment(flat: FlatModel, phi: torch.Tensor) -> Assignment:
 EXAMPLES = TensorExamples(
     torch.randn(23, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64), torch.arange(23) % 4
 )
-VISIT = Visit(seed=1, round=3, client=7)
+VISIT = Visit(seed=1, round=3, client=7, steps=15)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.3])
@@ -84,7 +86,8 @@ def test_every_epoch_sees_every_example_once() -> None:
 
     examples = TensorExamples(torch.arange(11.0).unsqueeze(1), torch.zeros(11, dtype=torch.int64))
     settings = LocalSettings(epochs=2, batch=4)
-    train(FlatModel(Recorder()), examples, PlainPipeline(), [Empirical()], [], settings, VISIT)
+    visit = replace(VISIT, steps=settings.steps_for(11))
+    train(FlatModel(Recorder()), examples, PlainPipeline(), [Empirical()], [], settings, visit)
     assert sorted(seen[:11]) == sorted(seen[11:]) == list(range(11))
     assert seen[:11] != seen[11:], "each epoch has an order of its own"
 
@@ -102,7 +105,8 @@ def test_steps_take_the_place_of_epochs(steps: int, epochs: int, expected: int) 
             return super().__call__(forward)
 
     examples = TensorExamples(EXAMPLES.x[:11], EXAMPLES.y[:11])
-    train(FlatModel(net()), examples, PlainPipeline(), [Counter()], [], settings, VISIT)
+    visit = replace(VISIT, steps=expected)
+    train(FlatModel(net()), examples, PlainPipeline(), [Counter()], [], settings, visit)
     assert count == expected
 
 
@@ -114,6 +118,6 @@ def test_randomness_belongs_to_seed_round_and_client() -> None:
         train(flat, EXAMPLES, PlainPipeline(), [Empirical()], [], settings, visit)
         return flat.w
 
-    assert torch.equal(end(VISIT), end(VISIT))
-    for other in (Visit(2, 3, 7), Visit(1, 4, 7), Visit(1, 3, 8)):
-        assert not torch.equal(end(VISIT), end(other))
+    assert torch.equal(end(replace(VISIT, steps=5)), end(replace(VISIT, steps=5)))
+    for other in (Visit(2, 3, 7, 5), Visit(1, 4, 7, 5), Visit(1, 3, 8, 5)):
+        assert not torch.equal(end(replace(VISIT, steps=5)), end(other))

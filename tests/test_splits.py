@@ -1,8 +1,8 @@
-"""Splits: who holds which examples, how labels are spread, and what a saved split must satisfy."""
+"""Splits: what holds for all of them, and the paper's own. test_splits_skewed.py has the others."""
 
 import time
 from collections import Counter
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedacg.data import splits
+from fedacg.data import dirichlet, splits
+from fedacg.data.settings import DataSettings
 from fedacg.errors import InputError
+
+EQUAL = {"iid", "dirichlet"}
+"""Splits that promise sizes that differ by at most one."""
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -29,7 +33,11 @@ def histograms(split: splits.Split, labels: torch.Tensor, classes: int) -> np.nd
     return torch.bincount(cells, minlength=(len(split.offsets) - 1) * classes).view(-1, classes).numpy()
 
 
-def assert_deals_everything_once(split: splits.Split, examples: int, clients: int) -> None:
+def deal(name: str, labels: torch.Tensor, seed: int, **keys: Any) -> splits.Split:
+    return splits.SPLITS[name](labels, DataSettings(split=name, **keys), rng(seed))
+
+
+def assert_deals_everything_once(split: splits.Split, examples: int, clients: int, equal: bool = True) -> None:
     assert split.order.dtype == split.offsets.dtype == torch.int64
     assert torch.equal(split.order.sort().values, torch.arange(examples))
     sizes = split.offsets.diff()
@@ -37,9 +45,11 @@ def assert_deals_everything_once(split: splits.Split, examples: int, clients: in
     assert split.offsets[0] == 0
     assert split.offsets[-1] == examples
     assert sizes.min() >= 1
-    assert sizes.max() - sizes.min() <= 1
+    if equal:
+        assert sizes.max() - sizes.min() <= 1
 
 
+@pytest.mark.parametrize("name", splits.SPLITS)
 @settings(deadline=None)
 @given(
     labels=st.lists(st.integers(-3, 12), min_size=1, max_size=60),
@@ -47,17 +57,21 @@ def assert_deals_everything_once(split: splits.Split, examples: int, clients: in
     alpha=st.one_of(st.floats(1e-308, 1e308), st.sampled_from([5e-324, 1e-3, 0.3, 1e300])),
     seed=st.integers(0, 9),
 )
-def test_every_example_is_dealt_exactly_once(labels: list[int], part: float, alpha: float, seed: int) -> None:
+def test_every_example_is_dealt_exactly_once_and_every_client_has_one(
+    name: str, labels: list[int], part: float, alpha: float, seed: int
+) -> None:
     clients = 1 + int(part * (len(labels) - 1))
-    split = splits.dirichlet(torch.tensor(labels), clients, alpha, rng(seed))
-    assert_deals_everything_once(split, len(labels), clients)
-    assert_deals_everything_once(splits.iid(len(labels), clients, rng(seed)), len(labels), clients)
+    shards = -(-len(set(labels)) // clients)
+    split = deal(name, torch.tensor(labels), seed, clients=clients, alpha=alpha, shards=shards)
+    assert_deals_everything_once(split, len(labels), clients, equal=name in EQUAL)
 
 
-def test_the_same_generator_gives_the_same_split_and_another_one_another() -> None:
+@pytest.mark.parametrize("name", splits.SPLITS)
+def test_the_same_generator_gives_the_same_split_and_another_one_another(name: str) -> None:
     labels = labels_of(10, 100)
-    first, again, other = (splits.dirichlet(labels, 20, 0.3, rng(seed)) for seed in (1, 1, 2))
+    first, again, other = (deal(name, labels, seed, clients=20) for seed in (1, 1, 2))
     assert torch.equal(first.order, again.order)
+    assert torch.equal(first.offsets, again.offsets)
     assert not torch.equal(first.order, other.order)
 
 
@@ -77,6 +91,56 @@ def test_label_histograms_have_the_spread_of_the_dirichlet(alpha: float) -> None
     # Chance that two examples of a client share their label: Σ E[p²] = (α + 1) / (10 α + 1).
     together = (counts * (counts - 1)).sum(axis=1).mean() / (5 * 4)
     assert together == pytest.approx((alpha + 1) / (10 * alpha + 1), rel=0.03)
+
+
+def test_a_client_holds_what_its_drawn_ratios_say_as_long_as_nothing_runs_out() -> None:
+    labels, alpha, clients, size = labels_of(10, 20_000), 0.3, 400, 500
+    counts = histograms(splits.dirichlet(labels, clients, alpha, rng(4)), labels, 10)
+    source = rng(4)  # the ratios are what a split draws first, the turns come next
+    logs = dirichlet.log_gammas(alpha, (clients, 10), source)
+    ratios = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
+    turns = source.permutation(clients)
+    served = turns[(counts[turns].cumsum(axis=0) < 20_000).all(axis=1)]
+    assert len(served) > 300
+    expected = size * ratios[served]
+    cells = (expected >= 5) & (ratios[served] < 0.95)  # where a count is about normal
+    z = (counts[served] - expected)[cells] / np.sqrt(expected * (1 - ratios[served]))[cells]
+    assert z.size > 1000
+    assert abs(z.mean()) < 3 / np.sqrt(z.size)
+    assert z.var() == pytest.approx(1, abs=3 * np.sqrt(2 / z.size))
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.3, 5.0])
+def test_ratios_have_the_moments_of_the_dirichlet(alpha: float) -> None:
+    source, parts = rng(6), 8
+    drawn = np.stack([dirichlet.ratios(alpha, parts, source) for _ in range(4000)])
+    assert drawn.sum(axis=1) == pytest.approx(1)
+    variance = (parts - 1) / parts**2 / (parts * alpha + 1)
+    assert drawn.mean(axis=0) == pytest.approx(np.full(parts, 1 / parts), abs=4 * np.sqrt(variance / 4000))
+    assert drawn.var(axis=0).mean() == pytest.approx(variance, rel=0.03)
+    assert np.cov(drawn[:, 0], drawn[:, 1])[0, 1] == pytest.approx(-variance / (parts - 1), rel=0.35)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    stock=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    clients=st.integers(1, 40),
+    alpha=st.sampled_from([0.01, 0.3, 10.0]),
+    seed=st.integers(0, 99),
+)
+def test_serving_many_at_a_time_is_serving_one_after_the_other_to_the_bit(
+    stock: list[int], clients: int, alpha: float, seed: int
+) -> None:
+    clients = min(clients, sum(stock))
+    sizes = np.full(clients, sum(stock) // clients)
+    logs = dirichlet.log_gammas(alpha, (clients, len(stock)), rng(seed))
+    one, many = rng(seed), rng(seed)
+    left, expected = np.array(stock), []
+    for row, size in zip(logs, sizes, strict=True):
+        expected.append(dirichlet.draw_labels(row, int(size), left, one))
+        left = left - expected[-1]
+    assert np.array_equal(dirichlet.serve(logs, sizes, np.array(stock), many), expected)
+    assert many.random() == one.random(), "both leave the stream at the same place"
 
 
 def test_a_tiny_alpha_gives_a_client_a_single_class_while_there_is_enough_of_it() -> None:
@@ -118,14 +182,14 @@ def drawn_one_by_one(
 
 
 def test_drawing_in_rounds_has_the_distribution_of_drawing_one_by_one() -> None:
-    labels, alpha, runs = [0, 1, 1, 2, 2, 2, 2, 2], 0.7, 6000
+    labels, alpha, runs = [0, 1, 1, 2, 2, 2, 2, 2], 0.7, 3000
     source = rng(5)
     slow = Counter(drawn_one_by_one(labels, 2, alpha, source) for _ in range(runs))
     fast: Counter[tuple[int, ...]] = Counter()
     left = np.bincount(labels)
     for _ in range(runs):
-        logs = splits._log_gammas(alpha, (1, 3), source)[0]
-        fast[tuple(splits._draw_labels(logs, 4, left, source).tolist())] += 1
+        logs = dirichlet.log_gammas(alpha, (3,), source)
+        fast[tuple(dirichlet.draw_labels(logs, 4, left, source).tolist())] += 1
     assert slow.keys() == fast.keys()
     distance = sum((slow[key] - fast[key]) ** 2 / (slow[key] + fast[key]) for key in slow)
     assert distance < 2.5 * len(slow)  # a χ² variable with about len(slow) degrees of freedom
@@ -140,12 +204,13 @@ def test_no_client_number_is_always_left_with_the_remains() -> None:
     assert strangest == {0, 1, 2, 3, 4}
 
 
-def test_a_hundred_thousand_clients_take_seconds() -> None:
-    labels = torch.from_numpy(rng().integers(0, 10, 300_000))
+@pytest.mark.parametrize("name", splits.SPLITS)
+def test_a_hundred_thousand_clients_take_seconds(name: str) -> None:
+    labels = torch.from_numpy(rng().integers(0, 10, 1_000_000))
     start = time.perf_counter()
-    split = splits.dirichlet(labels, 100_000, 0.3, rng())
-    assert time.perf_counter() - start < 20  # 3 s on two idle cores
-    assert_deals_everything_once(split, 300_000, 100_000)
+    split = deal(name, labels, 0, clients=100_000)
+    assert time.perf_counter() - start < 10  # the slowest takes 1 s on one core
+    assert_deals_everything_once(split, 1_000_000, 100_000, equal=name in EQUAL)
 
 
 @pytest.mark.parametrize(
@@ -164,66 +229,16 @@ def test_impossible_splits_are_refused_by_name_and_value(clients: int, alpha: fl
         splits.dirichlet(labels_of(3, 10), clients, alpha, rng())
 
 
-def test_a_dirichlet_split_without_alpha_is_refused() -> None:
-    with pytest.raises(InputError, match=r"data\.alpha is missing"):
-        splits.SPLITS["dirichlet"](labels_of(3, 10), 3, None, rng())
+@pytest.mark.parametrize("name", splits.SPLITS)
+def test_no_split_deals_to_more_clients_than_there_are_examples(name: str) -> None:
+    with pytest.raises(InputError, match=r"data.clients = 31: more clients than examples \(30\)"):
+        deal(name, labels_of(3, 10), 0, clients=31)
 
 
-def test_a_saved_split_is_read_back_as_it_was(tmp_path: Path) -> None:
-    split = splits.dirichlet(labels_of(10, 30), 7, 0.3, rng())
-    path = tmp_path / "new" / "split"
-    split.save(path)
-    loaded = splits.load(path, examples=300, clients=7)
-    assert torch.equal(loaded.order, split.order)
-    assert torch.equal(loaded.offsets, split.offsets)
-    assert [file.name for file in path.parent.iterdir()] == ["split"]
-
-
-@pytest.mark.parametrize(
-    ("order", "offsets", "message"),
-    [
-        ([0, 1, 2, 3], [0, 2, 4], "deals 4 examples where the data set has 5"),
-        ([0, 1, 2, 3, 4], [0, 2, 3, 5], "has 3 clients where data.clients = 2"),
-        ([0, 1, 2, 3, 3], [0, 2, 5], "every example exactly once"),
-        ([0, 1, 2, 3, 5], [0, 2, 5], "every example exactly once"),
-        ([-1, 1, 2, 3, 4], [0, 2, 5], "every example exactly once"),
-        ([0, 1, 2, 3, 4], [0, 5, 5], "offsets must climb from 0 to 5"),
-        ([0, 1, 2, 3, 4], [1, 2, 5], "offsets must climb from 0 to 5"),
-        ([0, 1, 2, 3, 4], [0, 2, 4], "offsets must climb from 0 to 5"),
-        ([0.0, 1.0, 2.0, 3.0, 4.0], [0, 2, 5], "order must be one row of integers, not float64"),
-        ([[0, 1, 2, 3, 4]], [0, 2, 5], "order must be one row of integers"),
-    ],
-)
-def test_a_wrong_split_file_is_refused(tmp_path: Path, order: list[int], offsets: list[int], message: str) -> None:
-    path = tmp_path / "split.npz"
-    np.savez(path, order=np.array(order), offsets=np.array(offsets))
-    with pytest.raises(InputError, match=message) as refusal:
-        splits.load(path, examples=5, clients=2)
-    assert str(refusal.value).startswith(f"data.split_file = {path}: ")
-
-
-def test_what_is_no_split_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "split.npz"
-    with pytest.raises(InputError, match="there is no such file"):
-        splits.load(path, examples=5, clients=2)
-    whole = tmp_path / "whole.npz"
-    splits.iid(5, 2, rng()).save(whole)
-    plain = tmp_path / "plain.npy"
-    np.save(plain, np.arange(5))
-    pickled = tmp_path / "pickled.npz"
-    np.savez(pickled, order=np.array([{}], dtype=object), offsets=np.arange(3))
-    lacking = tmp_path / "lacking.npz"
-    np.savez(lacking, order=np.arange(5))
-    for contents in (
-        b"",
-        b"not an archive",
-        whole.read_bytes()[:100],
-        plain.read_bytes(),
-        pickled.read_bytes(),
-        lacking.read_bytes(),
-    ):
-        path.write_bytes(contents)
-        with pytest.raises(InputError, match=r"must be an \.npz file with the arrays order and offsets"):
-            splits.load(path, examples=5, clients=2)
-    with pytest.raises(InputError, match=r"must be an \.npz file"):
-        splits.load(tmp_path, examples=5, clients=2)
+@pytest.mark.parametrize("name", splits.SPLITS)
+def test_an_alpha_of_zero_is_refused_by_those_that_use_it(name: str) -> None:
+    if name in ("iid", "shards"):
+        deal(name, labels_of(3, 10), 0, clients=3, alpha=0.0)
+        return
+    with pytest.raises(InputError, match=r"data.alpha = 0: must be greater than 0 and finite"):
+        deal(name, labels_of(3, 10), 0, clients=3, alpha=0.0)

@@ -28,7 +28,7 @@ from fedacg.local import LocalSettings
 from fedacg.methods import Method
 from fedacg.methods.objective import Correction, Departure
 from fedacg.runner import play
-from fedacg.sampling import CohortSettings
+from fedacg.sampling import CohortSettings, Sampling
 from fedacg.states import ClientStates
 from fedacg.store import load_moment
 from quadratics import Point, client, half_square
@@ -132,10 +132,9 @@ def final(method: Method, engine: Engine, folder: Path) -> dict[str, Tensor]:
         job,
         engine,
         rounds=4,
-        cohort=CohortSettings(),
+        sampling=Sampling(CohortSettings(), clients=len(job.data.clients), seed=0, cohorts=COHORTS),
         evaluate=EvaluateSettings(),
         memory=ClientStates(folder),
-        cohorts=COHORTS,
     )
     list(federation.run())
     return dict(federation.moment.state)

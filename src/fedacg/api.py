@@ -12,7 +12,7 @@ from fedacg.data.examples import Examples
 from fedacg.data.own import Pair, from_pairs
 from fedacg.errors import InputError
 from fedacg.experiment import Experiment
-from fedacg.ingredients import GIVEN, Ingredients
+from fedacg.ingredients import GIVEN, Ingredients, sampling
 from fedacg.methods.objective import LossFunction
 from fedacg.metrics import History, RoundMetrics
 from fedacg.runner import Result, play
@@ -29,8 +29,11 @@ def run(
     rounds: int = 100,
     participation: float = 0.1,
     cohort_size: int = 0,
+    draw: str = "exact",
     cohorts: Sequence[Sequence[int]] | None = None,
     weights: str = "examples",
+    population: Mapping[str, float] | None = None,
+    failures: Mapping[str, float] | None = None,
     local_epochs: int = 5,
     local_steps: int = 0,
     batch_size: int = 50,
@@ -63,8 +66,11 @@ def run(
         rounds: Rounds to play.
         participation: Part of the clients that is sampled a round.
         cohort_size: A fixed number of clients a round in place of `participation`.
+        draw: `exact` asks that many, `coin` flips one for every client.
         cohorts: The clients of every round, for tests and replays, in place of sampling.
         weights: `examples` weighs an update by its client's examples, `uniform` weighs all the same.
+        population: A set of clients that changes, such as `{"present": 250, "stage": 100, "replace": 0.5}`.
+        failures: What goes wrong, such as `{"drop": 0.3, "straggle": 0.3, "work": 0.5}`.
         local_epochs: Passes over a client's examples a round.
         local_steps: A fixed number of steps in place of epochs.
         batch_size: Examples a step; the last, smaller batch of an epoch is kept.
@@ -102,7 +108,9 @@ def run(
             "data": {"name": GIVEN, "clients": len(federated.clients), "split": "natural"},
             "model": {"name": f"{GIVEN}:{type(model).__name__}"},
             "method": {"name": method, **(options or {})},
-            "cohort": {"fraction": participation, "size": cohort_size, "weights": weights},
+            "cohort": {"fraction": participation, "size": cohort_size, "draw": draw, "weights": weights},
+            "population": dict(population or {}),
+            "failures": dict(failures or {}),
             "local": {
                 "epochs": local_epochs,
                 "steps": local_steps,
@@ -158,7 +166,10 @@ _SPELLED = {
     "local.batch": "batch_size",
     "evaluate.every": "evaluate_every",
     **{f"local.{key}": key for key in ("lr", "lr_decay", "weight_decay", "momentum", "clip")},
-    **{key: key.partition(".")[2] for key in ("cohort.weights", "evaluate.targets", "engine.workers")},
+    **{
+        key: key.partition(".")[2]
+        for key in ("cohort.weights", "cohort.draw", "evaluate.targets", "engine.workers")
+    },
 }
 """The parameters of `run` behind the keys of a description."""
 
@@ -167,7 +178,7 @@ def _parse(tree: Mapping[str, Any]) -> Experiment:
     """The description; what is wrong with it is told in the names that were given."""
     try:
         experiment = Experiment.parse(tree)
-        experiment.cohort.count(experiment.data.clients)
+        sampling(experiment, experiment.data.clients)
     except InputError as error:
         message = str(error)
         for key, parameter in _SPELLED.items():

@@ -7,6 +7,9 @@ Any other exception is a bug and shows its traceback.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_MOST_NAMES = 20
+"""Of a longer list only the nearest are shown."""
+
 
 class InputError(ValueError):
     """Something that was given does not fit: the message names it, its value and what is allowed."""
@@ -21,4 +24,6 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
+    if len(names) > _MOST_NAMES:
+        names = [*sorted(get_close_matches(name, names, n=_MOST_NAMES, cutoff=0)), "…"]
     return InputError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(names)}")

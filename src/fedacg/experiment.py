@@ -12,40 +12,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from fedacg import methods
+from fedacg.data.settings import DataSettings
 from fedacg.engines.base import EngineSettings
 from fedacg.errors import InputError, unknown
 from fedacg.federation import EvaluateSettings
 from fedacg.local import LocalSettings
-from fedacg.sampling import CohortSettings
+from fedacg.sampling import CohortSettings, FailureSettings, PopulationSettings
 from fedacg.settings import Section
 
 Tree = dict[str, Any]
-
-
-class DataSettings(Section):
-    """Which examples, and how they lie with the clients."""
-
-    name: str = "digits"
-    clients: int = Field(100, ge=1)
-    split: str = "dirichlet"
-    """`iid`, `dirichlet`, or `natural` for data that come with their clients."""
-    alpha: float = Field(0.3, ge=0)
-    """Concentration of the Dirichlet split; α of Synthetic(α, β)."""
-    beta: float = Field(1.0, ge=0)
-    """β of Synthetic(α, β)."""
-    split_file: str = ""
-    """A saved split to use in place of drawing one."""
-    augment: bool = False
-    """Rotate, crop and flip training images."""
-
-    @field_validator("split_file")
-    @classmethod
-    def _absolute(cls, path: str) -> str:
-        """A description must mean the same wherever it is read."""
-        return str(Path(path).resolve()) if path else ""
 
 
 class ModelSettings(Section):
@@ -101,6 +79,8 @@ class Experiment(Section):
     model: ModelSettings = ModelSettings()
     method: MethodSettings = MethodSettings()
     cohort: CohortSettings = CohortSettings()
+    population: PopulationSettings = PopulationSettings()
+    failures: FailureSettings = FailureSettings()
     local: LocalSettings = LocalSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     engine: EngineSettings = EngineSettings()
@@ -152,13 +132,42 @@ def recipe_names() -> list[str]:
 
 
 def find(recipe: str) -> Tree:
-    """The tree of a recipe by name, or of a TOML file by its path."""
+    """The tree of a recipe by name, or of a TOML file by its path; what it extends is filled in."""
+    return _resolve(recipe, Path(), ())
+
+
+def _resolve(recipe: str, folder: Path, chain: tuple[str, ...]) -> Tree:
+    """A tree laid over the one that its `extends` names: a recipe, or a file beside it."""
     if recipe.endswith(".toml") or "/" in recipe:
-        return read_toml(Path(recipe))
-    if recipe not in recipe_names():
+        path = folder / recipe
+    elif recipe in recipe_names():
+        path = Path(str(resources.files("fedacg.recipes") / f"{recipe}.toml"))
+    else:
         raise unknown("recipe", recipe, recipe_names())
-    with resources.as_file(resources.files("fedacg.recipes") / f"{recipe}.toml") as path:
-        return read_toml(path)
+    tree = read_toml(path)
+    base = tree.pop("extends", None)
+    if base is None:
+        return tree
+    if not isinstance(base, str):
+        raise InputError(f"{path}: extends = {base!r}: must be the name of a recipe or of a file")
+    here = str(path.resolve())
+    if here in chain:
+        raise InputError(f"{path}: extends = {base!r}: goes round in a circle")
+    return _lay_over(_resolve(base, path.parent, (*chain, here)), tree)
+
+
+def _lay_over(base: Tree, tree: Tree) -> Tree:
+    """The base with a tree's values in place of its own, table by table."""
+    result = dict(base)
+    for key, value in tree.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            table = dict(base[key])
+            if value.get("name", table.get("name")) != table.get("name"):
+                _drop_options(key, table)
+            result[key] = table | value
+        else:
+            result[key] = value
+    return result
 
 
 def override(tree: Tree, assignments: Sequence[str]) -> Tree:

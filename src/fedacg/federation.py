@@ -3,6 +3,7 @@
 Knows neither processes nor the run folder: an engine trains, and whoever iterates over the rounds saves them.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -16,7 +17,7 @@ from fedacg.errors import RunError
 from fedacg.link import message_bytes
 from fedacg.methods.rules import Reply, State
 from fedacg.metrics import RoundMetrics
-from fedacg.sampling import CohortSettings, sample, weigh
+from fedacg.sampling import Attendance, Sampling
 from fedacg.settings import Section
 from fedacg.states import ClientStates
 from fedacg.vector import FlatModel, clone
@@ -29,10 +30,12 @@ class EvaluateSettings(Section):
     """Rounds from one evaluation to the next; the last round is always evaluated."""
     batch: int = Field(1000, ge=1)
     """Test examples a forward pass."""
+    examples: int = Field(0, ge=0)
+    """Test on at most so many examples, drawn once by the seed; 0 takes the whole test set."""
     targets: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((), strict=False)
     """Accuracies, as fractions, whose rounds and bytes a summary reports."""
     client_losses: bool = False
-    """Record every client's training loss, not only their mean."""
+    """Record the training loss of every client that answered, not only their mean."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Moment:
 
 
 class Federation:
-    """A job, its cohorts and the engine that does the work; `moment` is whole at every instant."""
+    """A job, who takes part, and the engine that does the work; `moment` is whole at every instant."""
 
     def __init__(
         self,
@@ -52,13 +55,12 @@ class Federation:
         engine: Engine,
         *,
         rounds: int,
-        cohort: CohortSettings,
+        sampling: Sampling,
         evaluate: EvaluateSettings,
         memory: ClientStates,
-        cohorts: Sequence[Sequence[int]] | None = None,
     ) -> None:
         self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
-        self._cohort, self._evaluate, self._cohorts = cohort, evaluate, cohorts
+        self.sampling, self._evaluate = sampling, evaluate
         flat = FlatModel(clone(job.module), channels_last=job.channels_last)
         self.moment = Moment(0, {**job.method.rule.init(flat.w), "buffers": flat.read_buffers()})
 
@@ -73,12 +75,14 @@ class Federation:
         for round in range(self.moment.round + 1, self.rounds + 1):
             start = perf_counter()
             state = self.moment.state
-            cohort = self.sample(round)
+            attendance = self.sampling.attendance(round)
+            tasks = self._tasks(round, attendance)
 
             broadcast = {**rule.broadcast(state), "buffers": state["buffers"]}
-            answers = self.engine.train(broadcast, self._tasks(round, cohort), self.memory.read)
-            replies = Replies(self, answers, round, cohort, state)
-            state = {**rule.step(state, replies, clients), "buffers": replies.buffers}
+            answers = self.engine.train(broadcast, tasks, self.memory.read)
+            replies = Replies(self, answers, round, tasks, state)
+            if tasks:  # when nobody answers, nothing moves and nothing decays
+                state = {**rule.step(state, replies, clients), "buffers": replies.buffers}
             aggregated = perf_counter()
 
             evaluated = round % self._evaluate.every == 0 or round == self.rounds
@@ -87,10 +91,12 @@ class Federation:
             yield RoundMetrics(
                 round=round,
                 lr=local.lr_at(round),
-                cohort=tuple(cohort),
+                cohort=attendance.asked,
+                answered=attendance.answered,
+                stragglers=attendance.stragglers or None,
                 examples=sum(replies.examples),
-                train_loss=sum(w * loss for w, loss in zip(replies.weights, replies.losses, strict=True)),
-                bytes_down=len(cohort) * message_bytes(broadcast),
+                train_loss=replies.loss,
+                bytes_down=len(attendance.asked) * message_bytes(broadcast),
                 bytes_up=replies.bytes,
                 seconds_train=replies.seconds,
                 seconds_aggregate=aggregated - start - replies.seconds,
@@ -100,30 +106,26 @@ class Federation:
                 client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
             )
 
-    def sample(self, round: int) -> list[int]:
-        """S, the clients of a round."""
-        if self._cohorts is not None:
-            return list(self._cohorts[round - 1])
-        return sample(self._cohort, len(self.job.data.clients), self.job.seed, round)
-
-    def weigh(self, cohort: Sequence[int]) -> list[float]:
-        """ω_i of a cohort's clients."""
-        return weigh(self._cohort, [self.job.data.clients.size(client) for client in cohort])
-
-    def _tasks(self, round: int, cohort: Sequence[int]) -> list[Task]:
-        clients, local = self.job.data.clients, self.job.local
-        return [Task(round, client, local.steps_for(clients.size(client))) for client in cohort]
+    def _tasks(self, round: int, attendance: Attendance) -> list[Task]:
+        """The work of those who will answer."""
+        sizes, local = self.job.data.clients.size, self.job.local
+        stragglers = set(attendance.stragglers)
+        return [
+            Task(round, client, self.sampling.steps(local.steps_for(sizes(client)), client in stragglers))
+            for client in attendance.answered
+        ]
 
 
 class Replies:
     """A round's answers as the server rule sees them: decoded, weighed, checked, and counted on the way."""
 
     def __init__(
-        self, federation: Federation, answers: Iterable[Answer], round: int, cohort: Sequence[int], state: State
+        self, federation: Federation, answers: Iterable[Answer], round: int, tasks: Sequence[Task], state: State
     ) -> None:
         self._job, self._memory = federation.job, federation.memory
         self._answers, self._round, self._theta = iter(answers), round, state["theta"]
-        self.weights = federation.weigh(cohort)
+        sizes = federation.job.data.clients.size
+        self.weights = federation.sampling.weigh([sizes(task.client) for task in tasks])
         self.examples: list[int] = []
         self.losses: list[float] = []
         self.bytes = 0
@@ -152,6 +154,13 @@ class Replies:
             self.losses.append(answer.loss)
             yield Reply(answer.client, weight, answer.examples, answer.steps, lr, answer.loss, delta, extras)
         next(self._answers, None)  # lets the engine finish the round
+
+    @property
+    def loss(self) -> float:
+        """The weighted mean of the clients' training losses; NaN when nobody answered."""
+        if not self.losses:
+            return math.nan
+        return sum(weight * loss for weight, loss in zip(self.weights, self.losses, strict=True))
 
     def _decode(self, answer: Answer) -> tuple[Tensor, dict[str, Tensor]]:
         """Δ_i, or what a method sends in its place, and the further vectors that it sends."""

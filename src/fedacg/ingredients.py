@@ -4,21 +4,21 @@ What is given from Python as objects enters here too. Playing the rounds is runn
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from fedacg import methods, models
 from fedacg.data.catalogue import federate
-from fedacg.data.examples import FederatedData
+from fedacg.data.examples import FederatedData, ViewExamples
 from fedacg.engines import Engine, Job
 from fedacg.errors import InputError
 from fedacg.experiment import Experiment
 from fedacg.federation import Federation
 from fedacg.methods import Method
-from fedacg.randomness import stream_seed
+from fedacg.randomness import numpy_generator, stream_seed
+from fedacg.sampling import Sampling
 from fedacg.states import ClientStates
 
 GIVEN = "python"
@@ -48,25 +48,20 @@ class Ingredients:
 
 def load_data(experiment: Experiment) -> FederatedData:
     """The data a description names, dealt to its clients."""
-    settings = experiment.data
-    if settings.name == GIVEN:
+    if experiment.data.name == GIVEN:
         raise InputError("data.name = 'python': these data were given from Python; run that program again")
-    return federate(
-        settings.name,
-        clients=settings.clients,
-        split=settings.split,
-        alpha=settings.alpha,
-        beta=settings.beta,
-        seed=experiment.seed,
-        split_file=Path(settings.split_file) if settings.split_file else None,
-        augment=settings.augment,
-    )
+    federated = federate(experiment.data, experiment.seed)
+    if 0 < experiment.evaluate.examples < len(federated.test):
+        rng = numpy_generator(experiment.seed, "test examples")
+        drawn = rng.choice(len(federated.test), size=experiment.evaluate.examples, replace=False)
+        federated = replace(federated, test=ViewExamples(federated.test, torch.from_numpy(drawn).sort().values))
+    return federated
 
 
 def prepare(experiment: Experiment, federated: FederatedData | None = None) -> Ingredients:
     """Make what a description names; data that are at hand already can be passed on."""
     federated = federated or load_data(experiment)
-    experiment.cohort.count(len(federated.clients))
+    sampling(experiment, len(federated.clients))  # refuses what does not fit before anything is begun
     settings = experiment.model
     for key in ("classes", "shape"):
         if key in settings.options:
@@ -77,6 +72,18 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     channels_last = module.channels_last if settings.layout == "auto" else settings.layout == "channels-last"
     method = methods.build(experiment.method.name, experiment.method.options)
     return Ingredients(module, channels_last, federated, method)
+
+
+def sampling(experiment: Experiment, clients: int, cohorts: Sequence[Sequence[int]] | None = None) -> Sampling:
+    """Who takes part in the rounds of a federation of so many clients."""
+    return Sampling(
+        experiment.cohort,
+        clients=clients,
+        seed=experiment.seed,
+        population=experiment.population,
+        failures=experiment.failures,
+        cohorts=cohorts,
+    )
 
 
 def assemble(
@@ -100,8 +107,7 @@ def assemble(
         job,
         engine,
         rounds=experiment.rounds,
-        cohort=experiment.cohort,
+        sampling=sampling(experiment, len(ingredients.data.clients), cohorts),
         evaluate=experiment.evaluate,
         memory=memory,
-        cohorts=cohorts,
     )

@@ -49,11 +49,13 @@ class LocalSettings(Section):
 
 @dataclass(frozen=True)
 class Visit:
-    """One client's part in one round: who, when, and with which seed."""
+    """One client's part in one round: who, when, how many steps, and with which seed."""
 
     seed: int
     round: int
     client: int
+    steps: int
+    """K"""
 
     def random(self, purpose: str) -> torch.Generator:
         return generator(self.seed, purpose, self.round, self.client)
@@ -74,7 +76,7 @@ def train(
     lr = settings.lr_at(visit.round)
     augment = visit.random("augment")
     total, seen = 0.0, 0
-    for epoch, index in _batches(len(examples), settings, visit.random("shuffle")):
+    for epoch, index in _batches(len(examples), settings.batch, visit.steps, visit.random("shuffle")):
         x, y = examples.fetch(index)
         forward = Forward(flat.module, flat.prepare(pipeline(x, augment)), y)
         g.zero_()
@@ -109,12 +111,12 @@ def clip(g: Tensor, largest: float) -> None:
         g.mul_(scale)
 
 
-def _batches(examples: int, settings: LocalSettings, shuffle: torch.Generator) -> Iterator[tuple[int, Tensor]]:
+def _batches(examples: int, batch: int, steps: int, shuffle: torch.Generator) -> Iterator[tuple[int, Tensor]]:
     """(epoch, positions) of each step: a new order in every epoch, until K steps are done."""
-    left = settings.steps_for(examples)
+    left = steps
     epoch = 0
     while left:
-        for index in torch.split(torch.randperm(examples, generator=shuffle), settings.batch)[:left]:
+        for index in torch.split(torch.randperm(examples, generator=shuffle), batch)[:left]:
             yield epoch, index
             left -= 1
         epoch += 1

@@ -24,7 +24,6 @@ class TensorBoardLogger:
 
     def round(self, metrics: RoundMetrics, history: History) -> None:
         scalars = {
-            "train/loss": metrics.train_loss,
             "train/lr": metrics.lr,
             "bytes/down": metrics.bytes_down,
             "bytes/up": metrics.bytes_up,
@@ -32,6 +31,8 @@ class TensorBoardLogger:
             "seconds/aggregate": metrics.seconds_aggregate,
             "seconds/evaluate": metrics.seconds_evaluate,
         }
+        if metrics.arrived:
+            scalars["train/loss"] = metrics.train_loss
         if metrics.test_accuracy is not None and metrics.test_loss is not None:
             scalars["test/accuracy"] = metrics.test_accuracy
             scalars["test/loss"] = metrics.test_loss

@@ -30,8 +30,11 @@ class RoundMetrics:
     round: int
     lr: float
     cohort: tuple[int, ...]
+    """The clients that were asked."""
     examples: int
+    """Training examples of those that answered."""
     train_loss: float
+    """NaN in a round that nobody answered."""
     bytes_down: int
     bytes_up: int
     seconds_train: float
@@ -39,8 +42,18 @@ class RoundMetrics:
     seconds_evaluate: float = 0.0
     test_accuracy: float | None = None
     test_loss: float | None = None
+    answered: tuple[int, ...] | None = None
+    """The clients of the cohort whose update arrived."""
+    stragglers: tuple[int, ...] | None = None
+    """Those of them that did only part of their steps, if there were any."""
     client_losses: tuple[float, ...] | None = None
+    """Of those that answered."""
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def arrived(self) -> tuple[int, ...]:
+        """The clients whose update arrived; the whole cohort where it was not recorded."""
+        return self.cohort if self.answered is None else self.answered
 
     def to_json(self) -> str:
         """One line of strict JSON: what is None is absent, a number that is not finite is null."""
@@ -110,6 +123,8 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "seconds_evaluate": _number,
     "test_accuracy": _number,
     "test_loss": _number,
+    "answered": _integers,
+    "stragglers": _integers,
     "client_losses": _numbers,
 }
 _REQUIRED = [

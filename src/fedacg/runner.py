@@ -208,7 +208,7 @@ def _flat(ingredients: Ingredients, moment: Moment) -> FlatModel:
 
 def _check_states(ingredients: Ingredients, history: History, memory: ClientStates) -> None:
     """Refuse a folder from which states of clients have gone."""
-    seen = {client for metrics in history for client in metrics.cohort}
+    seen = {client for metrics in history for client in metrics.arrived}
     if ingredients.method.state and seen - memory.clients:
         missing = ", ".join(map(str, sorted(seen - memory.clients)[:5]))
         raise InputError(f"clients/: the states of clients that took part are missing, such as {missing}")

@@ -1,8 +1,15 @@
-"""Who takes part in a round. A pure function of (seed, round), so it needs no state and resumes exactly."""
+"""Who takes part in a round: who is there, who is asked, who answers, and who does only part of the work.
+
+All of it follows from (seed, round, client), so it needs no state and resumes exactly. Costs follow the cohort;
+only a population that changes costs a pass over it, once a stage.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedacg.errors import InputError
@@ -11,12 +18,14 @@ from fedacg.settings import Section
 
 
 class CohortSettings(Section):
-    """How many clients take part in a round, and what their updates weigh."""
+    """How many clients are asked in a round, and what their updates weigh."""
 
     fraction: float = Field(0.1, gt=0, le=1)
-    """Part of all clients that is sampled a round, unless `size` is set."""
+    """Part of the clients that is asked in a round, unless `size` is set."""
     size: int = Field(0, ge=0)
-    """A fixed number of clients a round; 0 goes by fraction."""
+    """A number of clients a round; 0 goes by fraction."""
+    draw: Literal["exact", "coin"] = "exact"
+    """`exact` asks that many; `coin` flips one for every client, so that many are asked on average."""
     weights: Literal["examples", "uniform"] = "examples"
     """ω_i in proportion to the client's number of examples, or all the same."""
 
@@ -27,15 +36,138 @@ class CohortSettings(Section):
         return self.size or max(1, round(self.fraction * clients))
 
 
-def sample(settings: CohortSettings, clients: int, seed: int, round: int) -> list[int]:
-    """The cohort of a round, without replacement, in ascending order; costs M, not N."""
-    rng = numpy_generator(seed, "cohort", round)
-    return sorted(rng.choice(clients, size=settings.count(clients), replace=False).tolist())
+class PopulationSettings(Section):
+    """Who is there to be asked: everybody, or a set that changes from stage to stage."""
+
+    present: int = Field(0, ge=0)
+    """How many of the clients are there at a time; 0 has everybody there all the time."""
+    stage: int = Field(100, ge=1)
+    """Rounds from one change to the next."""
+    replace: float = Field(0.5, ge=0, le=1)
+    """Probability with which each client that is there makes way for one that is not."""
+
+    def check(self, clients: int) -> None:
+        """Refuse a population that `clients` clients cannot make up."""
+        if self.present > clients:
+            raise InputError(f"population.present = {self.present}: there are only {clients} clients")
+        absent = clients - self.present
+        leaving = self.replace * self.present
+        if leaving > absent:
+            raise InputError(
+                f"population.replace = {self.replace:g}: of {self.present} present clients {leaving:g} would "
+                f"leave a stage, and only {absent} are absent to take their places"
+            )
 
 
-def weigh(settings: CohortSettings, examples: Sequence[int]) -> list[float]:
-    """ω_i of clients with these numbers of examples."""
-    if settings.weights == "uniform":
-        return [1 / len(examples)] * len(examples)
-    total = sum(examples)
-    return [n / total for n in examples]
+class FailureSettings(Section):
+    """What goes wrong with those who are asked."""
+
+    drop: float = Field(0.0, ge=0, le=1)
+    """Probability that a client's update never arrives."""
+    straggle: float = Field(0.0, ge=0, le=1)
+    """Probability that a client only does part of its local steps."""
+    work: float = Field(0.5, gt=0, le=1)
+    """That part; at least one step is done."""
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """A round's clients, each part in ascending order."""
+
+    asked: tuple[int, ...]
+    answered: tuple[int, ...]
+    """Those of the asked whose update arrives."""
+    stragglers: tuple[int, ...]
+    """Those of the answered who do only part of their steps."""
+
+
+class Population:
+    """The clients that are there, round by round."""
+
+    def __init__(self, settings: PopulationSettings, clients: int, seed: int) -> None:
+        settings.check(clients)
+        self._settings, self._clients, self._seed = settings, clients, seed
+        self._stage = -1
+        self._members: NDArray[np.int64]
+
+    def present(self, round: int) -> NDArray[np.int64] | None:
+        """Who is there in a round, in ascending order; None is everybody."""
+        if not self._settings.present:
+            return None
+        stage = (round - 1) // self._settings.stage
+        if self._stage > stage:
+            self._stage = -1
+        while self._stage < stage:
+            self._stage += 1
+            self._turn(numpy_generator(self._seed, "population", self._stage))
+        return self._members
+
+    def _turn(self, rng: np.random.Generator) -> None:
+        """The first stage is a random choice; at every later one some leave, and as many absent ones come."""
+        if self._stage == 0:
+            self._members = np.sort(rng.choice(self._clients, size=self._settings.present, replace=False))
+            return
+        absent = np.setdiff1d(np.arange(self._clients), self._members, assume_unique=True)
+        leave = np.flatnonzero(rng.random(len(self._members)) < self._settings.replace)
+        leave = rng.permutation(leave)[: len(absent)]  # nobody leaves whose place nobody could take
+        self._members[leave] = rng.choice(absent, size=len(leave), replace=False)
+        self._members.sort()
+
+
+class Sampling:
+    """Draws a federation's rounds, or takes the cohorts from a list that was given."""
+
+    def __init__(
+        self,
+        cohort: CohortSettings,
+        *,
+        clients: int,
+        seed: int,
+        population: PopulationSettings | None = None,
+        failures: FailureSettings | None = None,
+        cohorts: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        population = population or PopulationSettings()
+        cohort.count(population.present or clients)
+        self._cohort, self._failures, self._cohorts = cohort, failures or FailureSettings(), cohorts
+        self._clients, self._seed = clients, seed
+        self._population = Population(population, clients, seed)
+
+    def attendance(self, round: int) -> Attendance:
+        """Who is asked in a round, who answers, and who straggles."""
+        asked = self._sample(round) if self._cohorts is None else list(self._cohorts[round - 1])
+        fates = [self._fate(round, client) for client in asked]
+        answered = [client for client, (drops, _) in zip(asked, fates, strict=True) if not drops]
+        stragglers = [c for c, (drops, straggles) in zip(asked, fates, strict=True) if straggles and not drops]
+        return Attendance(tuple(asked), tuple(answered), tuple(stragglers))
+
+    def steps(self, planned: int, straggles: bool) -> int:
+        """K of a client that was to do so many steps."""
+        return max(1, round(self._failures.work * planned)) if straggles else planned
+
+    def weigh(self, examples: Sequence[int]) -> list[float]:
+        """ω_i of clients with these numbers of examples; they sum to one."""
+        if self._cohort.weights == "uniform":
+            return [1 / len(examples)] * len(examples)
+        total = sum(examples)
+        return [n / total for n in examples]
+
+    def _sample(self, round: int) -> list[int]:
+        """S, without replacement, in ascending order; costs M, not N."""
+        present = self._population.present(round)
+        there = self._clients if present is None else len(present)
+        rng = numpy_generator(self._seed, "cohort", round)
+        count = self._cohort.count(there)
+        if self._cohort.draw == "coin":
+            # As many heads as so many coins show, and then who they were: the same as a coin for everyone.
+            count = int(rng.binomial(there, self._cohort.fraction if not self._cohort.size else count / there))
+        drawn = rng.choice(there, size=count, replace=False)
+        return sorted((drawn if present is None else present[drawn]).tolist())
+
+    def _fate(self, round: int, client: int) -> tuple[bool, bool]:
+        """Whether a client's update is lost, and whether it straggles."""
+        settings = self._failures
+        if not settings.drop and not settings.straggle:
+            return False, False
+        drop, straggle = numpy_generator(self._seed, "failures", round, client).random(2)
+        return bool(drop < settings.drop), bool(straggle < settings.straggle)

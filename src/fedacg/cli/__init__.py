@@ -37,7 +37,7 @@ def recipes() -> None:
     """List the experiments that come with the package."""
     for name in recipe_names():
         tree = find(name)
-        typer.echo(f"{name:22}{tree.get('rounds')} rounds of {tree['model']['name']} on {tree['data']['name']}")
+        typer.echo(f"{name:36}{tree.get('rounds')} rounds of {tree['model']['name']} on {tree['data']['name']}")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,19 +1,43 @@
-"""`fedacg data`: which data sets there are, where they lie, and fetching those that can be fetched.
+"""`fedacg data`: which data sets there are, where they lie, fetching, splitting and showing them.
 
-Reading and splitting them lives in fedacg.data; here is only what is typed and printed.
+Reading and splitting them lives in fedacg.data, figures and pictures in fedacg.report; here is only what is typed
+and printed.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from fedacg.data import catalogue, download, synthetic
+from fedacg.data import catalogue, download, splits, synthetic
 from fedacg.data.files import data_root
+from fedacg.data.settings import DataSettings
+from fedacg.errors import InputError
+from fedacg.experiment import Experiment
+from fedacg.randomness import numpy_generator
 
-app = typer.Typer(no_args_is_help=True, help="The data sets: which there are, and fetching them.")
+if TYPE_CHECKING:
+    from fedacg.report.labels import Figures
+
+app = typer.Typer(no_args_is_help=True, help="The data sets: which there are, fetching, splitting, showing them.")
+
+ROWS = 20
+"""How many clients `show` prints."""
+
+Name = Annotated[str, typer.Argument(help="A name that `fedacg data list` shows.", show_default=False)]
+Whichever = Annotated[
+    str,
+    typer.Argument(
+        help="A name that `fedacg data list` shows, or module:function for one of your own.", show_default=False
+    ),
+]
+Place = Annotated[str, typer.Option("--path", help="Where the data set folder lies.", show_default=False)]
+Alpha = Annotated[float, typer.Option(help="Concentration of the Dirichlet splits and of quantity.")]
+Shards = Annotated[int, typer.Option(help="Classes a client has at most, with shards.")]
+Seed = Annotated[int, typer.Option(help="Gives the split that a run with this seed draws.")]
 
 
 @app.command("list")
@@ -23,15 +47,19 @@ def list_() -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("name", "train", "test", "classes"):
         table.add_column(column, no_wrap=True, justify="left" if column == "name" else "right")
-    table.add_column("shape", no_wrap=True)
+    for column in ("shape", "clients"):
+        table.add_column(column, no_wrap=True)
     table.add_column("where", overflow="fold")
-    for name, facts in catalogue.IMAGES.items():
-        train, test = facts.examples
+    for name, facts in catalogue.FACTS.items():
+        train, test = facts.examples or ("–", "–")
         shape = "×".join(map(str, facts.shape))
-        table.add_row(name, str(train), str(test), str(facts.classes), shape, _where(name))
-    table.add_row("synthetic", "–", "–", str(synthetic.CLASSES), str(synthetic.FEATURES), _where("synthetic"))
+        table.add_row(name, str(train), str(test), str(facts.classes), shape, _clients(name), _where(name))
+    classes, features = str(synthetic.CLASSES), str(synthetic.FEATURES)
+    for name, *known in ((catalogue.SYNTHETIC, classes, features), (catalogue.FOLDER, "–", "–")):
+        table.add_row(name, "–", "–", *known, _clients(name), _where(name))
     console.print(table)
     console.print(
+        f"\nclients: whether they come with the data (split natural)."
         f"\nFiles are looked for in {data_root()} (FEDACG_DATA).\nTo fetch what is missing: fedacg data get NAME",
         soft_wrap=True,
         highlight=False,
@@ -39,7 +67,7 @@ def list_() -> None:
 
 
 @app.command()
-def get(name: Annotated[str, typer.Argument(help="A name that `fedacg data list` shows.")]) -> None:
+def get(name: Name) -> None:
     """Download a data set from its makers' site and check it."""
     console = Console()
     files = download.get(name, console)
@@ -51,17 +79,136 @@ def get(name: Annotated[str, typer.Argument(help="A name that `fedacg data list`
 
 @app.command()
 def split(
-    name: Annotated[str, typer.Argument(help="A name that `fedacg data list` shows.")],
+    name: Whichever,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, such as split.npz.")],
     clients: Annotated[int, typer.Option(help="How many clients the examples are dealt to.")] = 100,
-    split: Annotated[str, typer.Option(help="How they are dealt: iid or dirichlet.")] = "dirichlet",
-    alpha: Annotated[float, typer.Option(help="The Dirichlet split's concentration.")] = 0.3,
-    seed: Annotated[int, typer.Option(help="Gives the split that a run with this seed draws.")] = 0,
+    split: Annotated[str, typer.Option(help=f"How they are dealt: {', '.join(splits.SPLITS)}.")] = "dirichlet",
+    alpha: Alpha = 0.3,
+    shards: Shards = 2,
+    seed: Seed = 0,
+    path: Place = "",
 ) -> None:
     """Save a split, to be used with --set data.split_file=FILE."""
-    dealt = catalogue.deal(catalogue.load(name), clients=clients, split=split, alpha=alpha, seed=seed)
+    settings = _settings(seed, name=name, clients=clients, split=split, alpha=alpha, shards=shards, path=path)
+    dealt = catalogue.deal(catalogue.load(name, path=settings.path), settings, seed)
     dealt.save(out)
     typer.echo(f"{out}: {len(dealt.order)} examples of {name} for {clients} clients")
+
+
+@app.command()
+def show(
+    name: Whichever,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help=f"How examples are dealt: {', '.join(catalogue.SPLITS)}.",
+            show_default="natural for data listed with clients, else dirichlet",
+        ),
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="How many clients.", show_default="100; with natural all that there are")
+    ] = None,
+    alpha: Alpha = 0.3,
+    shards: Shards = 2,
+    seed: Seed = 0,
+    path: Place = "",
+    split_file: Annotated[
+        str, typer.Option(help="A saved split to show in place of drawing one.", show_default=False)
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The picture to write.", show_default="NAME-SPLIT.png")
+    ] = None,
+) -> None:
+    """Show how labels lie with the clients: a table here, a picture as PNG.
+
+    Entropy is that of a client's labels, in bits. Distance from i.i.d. is the
+    total variation distance between a client's label distribution and that of
+    all clients together: 0 where it is like the whole, near 1 where it has a
+    few of many classes. By chance: what clients of these sizes have when they
+    are filled at random. All of them are means over clients.
+    """
+    # Here and not above: matplotlib takes longer to load than most commands take to run.
+    from fedacg.report import curves, labels, labels_picture
+
+    chosen = split or (catalogue.NATURAL if _natural(name) else "dirichlet")
+    if clients is None:
+        every = chosen == catalogue.NATURAL and name != catalogue.SYNTHETIC and not split_file
+        clients = 0 if every else 100
+    settings = _settings(
+        seed,
+        name=name,
+        split=chosen,
+        clients=clients,
+        alpha=alpha,
+        shards=shards,
+        path=path,
+        split_file=split_file,
+    )
+    out = out or Path(f"{name.replace(':', '-')}-{Path(split_file).stem or chosen}.png")
+    if out.suffix.lower() != ".png":
+        raise InputError(f"--out {out}: must end in .png")
+    rng = numpy_generator(seed, "show")
+    held = labels.count(catalogue.federate(settings, seed), rng)
+    figures = labels.figures(held.counts, rng)
+    read = len(held.clients)
+    of_all = f" of {held.population}" if read < held.population else ""
+    title = f"{name}: {_described(settings)}, {read}{of_all} clients"
+    _write(out, curves.render(labels_picture.draw(held, figures, title), "png"))
+
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(Text(title), end="\n\n")
+    for words, bar in labels.rows(held, ROWS, 80):
+        console.print(Text.assemble(words, (bar, "cyan")))
+    if read > ROWS:
+        console.print(f"… and {read - ROWS} more")
+    console.print(labels.LEGEND, style="dim", end="\n\n")
+    if read < held.population:
+        console.print(f"All of this is of {read} clients chosen at random.", end="\n\n")
+    console.print(_figures(figures))
+    console.print(Text(f"picture                {out}"))
+
+
+def _figures(figures: "Figures") -> str:
+    sizes = (figures.smallest, figures.median, figures.mean, figures.largest)
+    least, median, mean, most = (f"{size:.1f}".removesuffix(".0") for size in sizes)
+    return (
+        f"examples a client      min {least}, median {median}, mean {mean}, max {most}\n"
+        f"entropy of labels      {figures.entropy:.2f} bits; all together {figures.entropy_of_all:.2f} bits\n"
+        f"distance from i.i.d.   {figures.distance:.2f}; by chance {figures.distance_by_chance:.2f}"
+    )
+
+
+def _settings(seed: int, **data: Any) -> DataSettings:
+    """The [data] table with these keys, refused in the words of an experiment if it does not fit."""
+    return Experiment.parse({"seed": seed, "data": data}).data
+
+
+def _described(settings: DataSettings) -> str:
+    """The split in words, with the options that matter for it."""
+    if settings.split_file:
+        return f"split of {Path(settings.split_file).name}"
+    if settings.name == catalogue.SYNTHETIC:
+        return f"natural (α = {settings.alpha:g}, β = {settings.beta:g})"
+    options = {"iid": "", "natural": "", "shards": f" ({settings.shards} a client)"}
+    return settings.split + options.get(settings.split, f" (α = {settings.alpha:g})")
+
+
+def _write(path: Path, picture: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture)
+    except OSError as error:
+        raise InputError(f"{path}: the picture cannot be written: {error.strerror}") from None
+
+
+def _natural(name: str) -> bool:
+    """Whether a data set is known to come with its clients; of a user's function that is not known."""
+    known = name in catalogue.FACTS and catalogue.FACTS[name].natural
+    return known or name in (catalogue.SYNTHETIC, catalogue.FOLDER)
+
+
+def _clients(name: str) -> str:
+    return "yes" if _natural(name) else "no"
 
 
 def _where(name: str) -> str:

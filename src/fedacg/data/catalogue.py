@@ -1,163 +1,232 @@
-"""The data sets by name, and a federation made of one: loaded, split among clients, ready to train on.
+"""The data sets by name, and a federation made of one: loaded, dealt to clients, ready to train on.
 
 Everything here is addressed by the keys of an experiment's [data] table, and errors name them so.
 File formats, splits and generators live in their own modules.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from fedacg import errors, randomness
-from fedacg.data import cifar, digits, idx, splits, synthetic
+import torch
+
+from fedacg import errors
+from fedacg.data import (
+    celeba,
+    cifar,
+    digits,
+    femnist,
+    folder,
+    idx,
+    own,
+    shakespeare,
+    splits,
+    synthetic,
+    tiny_imagenet,
+)
 from fedacg.data.augment import Augment
-from fedacg.data.examples import FederatedData, Pipeline, SplitClients, TensorExamples
+from fedacg.data.examples import (
+    Contents,
+    Dataset,
+    Examples,
+    FederatedData,
+    OwnedClients,
+    Owners,
+    Pipeline,
+    SplitClients,
+    ViewExamples,
+    labels,
+)
 from fedacg.data.files import data_root
-from fedacg.data.pipelines import ImagePipeline
+from fedacg.data.pipelines import ImagePipeline, PlainPipeline
+from fedacg.data.settings import DataSettings
 from fedacg.errors import InputError
+from fedacg.randomness import numpy_generator
 
 BUILT_IN = "built in"
+OWN = "your own"
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """A data set before it is split."""
+class Source(Protocol):
+    """The files of a data set: where they may lie, and how to read them."""
 
-    name: str
-    train: TensorExamples
-    test: TensorExamples
-    pipeline: Pipeline
-    classes: int
-    shape: tuple[int, ...]
+    def find(self, root: Path) -> Path | None:
+        """Where they lie below the data root; None when they are not there."""
+        ...
+
+    def read(self, root: Path) -> Contents: ...
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of an image data set without reading it, and how to read it."""
+    """What is known of a data set without reading it, and how to read it."""
 
-    examples: tuple[int, int]
-    """For training and for testing."""
+    examples: tuple[int, int] | None
+    """For training and for testing; None where it depends on the files."""
     classes: int
-    shape: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    augment: Augment
-    source: cifar.CifarSource | idx.IdxSource | None
+    shape: tuple[int, ...]
+    pipeline: ImagePipeline | PlainPipeline
+    """With the augmentation it is trained with when augmentation is asked for."""
+    source: Source | None
     """None for digits, which come with the package."""
-    white: int = 255
+    natural: bool = False
+    """Whether the data come with their clients."""
 
 
 # Figures and clothes are not mirrored: a mirrored digit is no digit, and all shoes point the same way.
 _SHIFTED = Augment(degrees=10, padding=2, flip=False)
 _PAPER = Augment(degrees=10, padding=4, flip=True)
+# The custom for digits is plain scaling to [0, 1].
+_DIGITS = ImagePipeline((0.0,), (1.0,), Augment(degrees=10, padding=1, flip=False), white=16)
+_MNIST = ImagePipeline((0.1307,), (0.3081,), _SHIFTED)
+_FASHION = ImagePipeline((0.2860,), (0.3530,), _SHIFTED)
+_CIFAR10 = ImagePipeline((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), _PAPER)
+_CIFAR100 = ImagePipeline((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), _PAPER)
+_TINY_IMAGENET = ImagePipeline((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821), _PAPER)
+# LEAF feeds faces as bytes; here they lie about zero, between -1 and 1.
+_CELEBA = ImagePipeline((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+_FEMNIST = ImagePipeline((0.0,), (1.0,))  # as LEAF feeds it
 
-IMAGES: dict[str, Facts] = {
-    # The custom for digits is plain scaling to [0, 1].
-    "digits": Facts(
-        (1438, 359), 10, (1, 8, 8), (0.0,), (1.0,), Augment(degrees=10, padding=1, flip=False), None, 16
-    ),
-    "mnist": Facts((60_000, 10_000), 10, (1, 28, 28), (0.1307,), (0.3081,), _SHIFTED, idx.MNIST),
-    "fashion-mnist": Facts((60_000, 10_000), 10, (1, 28, 28), (0.2860,), (0.3530,), _SHIFTED, idx.FASHION_MNIST),
-    "cifar10": Facts(
-        (50_000, 10_000),
-        10,
-        (3, 32, 32),
-        (0.4914, 0.4822, 0.4465),
-        (0.2470, 0.2435, 0.2616),
-        _PAPER,
-        cifar.CIFAR10,
-    ),
-    "cifar100": Facts(
-        (50_000, 10_000),
-        100,
-        (3, 32, 32),
-        (0.5071, 0.4865, 0.4409),
-        (0.2673, 0.2564, 0.2762),
-        _PAPER,
-        cifar.CIFAR100,
-    ),
+FACTS: dict[str, Facts] = {
+    "digits": Facts((1438, 359), 10, (1, 8, 8), _DIGITS, None),
+    "mnist": Facts((60_000, 10_000), 10, (1, 28, 28), _MNIST, idx.MNIST),
+    "fashion-mnist": Facts((60_000, 10_000), 10, (1, 28, 28), _FASHION, idx.FASHION_MNIST),
+    "cifar10": Facts((50_000, 10_000), 10, (3, 32, 32), _CIFAR10, cifar.CIFAR10),
+    "cifar100": Facts((50_000, 10_000), 100, (3, 32, 32), _CIFAR100, cifar.CIFAR100),
+    "tiny-imagenet": Facts((100_000, 10_000), 200, (3, 64, 64), _TINY_IMAGENET, tiny_imagenet.TINY_IMAGENET),
+    "femnist": Facts(None, 62, (1, 28, 28), _FEMNIST, femnist.FEMNIST, natural=True),
+    "celeba": Facts(None, 2, (3, 84, 84), _CELEBA, celeba.CELEBA, natural=True),
+    "shakespeare": Facts(None, 80, (80,), PlainPipeline(), shakespeare.SHAKESPEARE, natural=True),
 }
 SYNTHETIC = "synthetic"
+FOLDER = "folder"
+"""Users' own files, which `data.path` leads to."""
 NATURAL = "natural"
 """The split of data that come with their clients."""
-NAMES: tuple[str, ...] = (*IMAGES, SYNTHETIC)
+NAMES: tuple[str, ...] = (*FACTS, SYNTHETIC, FOLDER)
 SPLITS: tuple[str, ...] = (*splits.SPLITS, NATURAL)
 
 
 def where(name: str) -> Path | str | None:
-    """Where a data set lies: a path, "built in", or None when it has to be fetched first."""
-    _known(name)
-    source = IMAGES[name].source if name in IMAGES else None
+    """Where a data set lies: a path, "built in", "your own", or None when it has to be fetched first."""
+    if _is_own(name):
+        return OWN
+    source = FACTS[name].source if name in FACTS else None
     return BUILT_IN if source is None else source.find(data_root())
 
 
-def load(name: str, *, augment: bool = False) -> Dataset:
-    """Read a data set from its files; its pipeline augments training batches if it is asked to."""
-    _known(name)
+def load(name: str, *, path: str = "", augment: bool = False) -> Dataset:
+    """Read a data set from its files; its pipeline augments training batches if it is asked to.
+
+    `path` is where the data set `folder` lies. A name such as `my_data:wine` is that of a user's own function.
+    """
+    _check_path(name, path)
+    if _is_own(name):
+        whole = folder.read(path) if name == FOLDER else own.from_function(name)
+        return replace(whole, pipeline=_pipeline(whole.name, whole.pipeline, augment))
     if name == SYNTHETIC:
         raise InputError("data.name = synthetic: is made client by client, and cannot be loaded as one set")
-    facts = IMAGES[name]
-    train, test = digits.read() if facts.source is None else facts.source.read(data_root())
-    pipeline = ImagePipeline(facts.mean, facts.std, facts.augment if augment else None, facts.white)
-    return Dataset(name, train, test, pipeline, facts.classes, facts.shape)
+    facts = FACTS[name]
+    contents = digits.read() if facts.source is None else facts.source.read(data_root())
+    return Dataset(
+        name,
+        contents.train,
+        contents.test,
+        _pipeline(name, facts.pipeline, augment),
+        facts.classes,
+        facts.shape,
+        contents.owners,
+    )
 
 
-def federate(
-    name: str,
-    *,
-    clients: int,
-    split: str,
-    alpha: float | None,
-    beta: float | None,
-    seed: int,
-    split_file: Path | None = None,
-    augment: bool = False,
-) -> FederatedData:
+def _pipeline(name: str, pipeline: Pipeline, augment: bool) -> Pipeline:
+    if not isinstance(pipeline, ImagePipeline) or pipeline.augment is None:
+        if augment:
+            raise InputError(f"data.augment = true: {name} is not augmented; must be false")
+        return pipeline
+    return pipeline if augment else replace(pipeline, augment=None)
+
+
+def federate(settings: DataSettings, seed: int) -> FederatedData:
     """A data set dealt to clients by a split, or as a saved split has it.
 
-    A split file takes the place of `split` and `alpha`. Options that the split has no use for are left
+    A split file takes the place of `split` and its options. Options that the split has no use for are left
     alone, so that one recipe can be run with several splits.
     """
-    _known(name)
-    if split not in SPLITS:
-        raise errors.unknown("split", split, SPLITS)
-    if name == SYNTHETIC:
-        return _synthetic(clients, split, alpha, beta, seed, split_file, augment)
-    if split == NATURAL:
-        raise InputError(f"data.split = natural: {name} does not come with clients; choose iid or dirichlet")
-    whole = load(name, augment=augment)
-    if split_file is None:
-        dealt = deal(whole, clients=clients, split=split, alpha=alpha, seed=seed)
+    if settings.split not in SPLITS:
+        raise errors.unknown("split", settings.split, SPLITS)
+    if settings.name == SYNTHETIC:
+        return _synthetic(settings, seed)
+    whole = load(settings.name, path=settings.path, augment=settings.augment)
+    if settings.split == NATURAL and not settings.split_file:
+        return _natural(whole, settings.clients, seed)
+    if settings.split_file:
+        dealt = splits.load(Path(settings.split_file), examples=len(whole.train), clients=settings.clients)
     else:
-        dealt = splits.load(split_file, examples=len(whole.train), clients=clients)
+        dealt = deal(whole, settings, seed)
     view = SplitClients(whole.train, dealt.order, dealt.offsets)
-    return FederatedData(name, view, whole.test, whole.pipeline, whole.classes, whole.shape)
+    return FederatedData(whole.name, view, whole.test, whole.pipeline, whole.classes, whole.shape)
 
 
-def deal(whole: Dataset, *, clients: int, split: str, alpha: float | None, seed: int) -> splits.Split:
-    """The split that a run with this seed draws."""
-    if split not in splits.SPLITS:
-        raise errors.unknown("split", split, splits.SPLITS)
-    return splits.SPLITS[split](whole.train.y, clients, alpha, randomness.numpy_generator(seed, "split"))
+def deal(whole: Dataset, settings: DataSettings, seed: int) -> splits.Split:
+    """The split that a run with these settings and this seed draws."""
+    if settings.split not in splits.SPLITS:
+        raise errors.unknown("split", settings.split, splits.SPLITS)
+    if settings.clients < 1:
+        raise InputError(f"data.clients = {settings.clients}: must be at least 1")
+    return splits.SPLITS[settings.split](labels(whole.train), settings, numpy_generator(seed, "split"))
 
 
-def _synthetic(
-    clients: int,
-    split: str,
-    alpha: float | None,
-    beta: float | None,
-    seed: int,
-    split_file: Path | None,
-    augment: bool,
-) -> FederatedData:
-    if split != NATURAL:
-        raise InputError(f"data.split = {split}: synthetic comes with its clients; must be natural")
-    if split_file is not None:
-        raise InputError(f"data.split_file = {split_file}: synthetic comes with its clients; leave it out")
-    if augment:
-        raise InputError("data.augment = true: synthetic has no images to augment; must be false")
-    return synthetic.federate(clients, alpha, beta, seed)
+def _natural(whole: Dataset, clients: int, seed: int) -> FederatedData:
+    """The clients that the data come with: all of them, or a random choice and their test examples."""
+    owners = whole.owners
+    if owners is None:
+        choices = ", ".join(splits.SPLITS)
+        raise InputError(f"data.split = natural: {whole.name} does not come with clients; choose from {choices}")
+    there = len(owners.names)
+    if clients > there:
+        raise InputError(f"data.clients = {clients}: {whole.name} comes with {there}; 0 takes all")
+    if clients in (0, there):
+        chosen, test = torch.arange(there), whole.test
+    else:
+        picked = numpy_generator(seed, "natural clients").choice(there, size=clients, replace=False)
+        chosen = torch.from_numpy(picked).sort().values
+        test = _tests_of(whole, owners, chosen)
+    if len(test) == 0:
+        raise InputError(f"data.clients = {clients}: none of these clients of {whole.name} has test examples")
+    view = OwnedClients(whole.train, owners.train, chosen)
+    return FederatedData(whole.name, view, test, whole.pipeline, whole.classes, whole.shape)
 
 
-def _known(name: str) -> None:
-    if name not in NAMES:
-        raise errors.unknown("data set", name, NAMES)
+def _tests_of(whole: Dataset, owners: Owners, chosen: torch.Tensor) -> Examples:
+    """The chosen owners' test examples; all of them where they are nobody's."""
+    if owners.test[-1] == 0:
+        return whole.test
+    bounds = ((int(owners.test[owner]), int(owners.test[owner + 1])) for owner in chosen.tolist())
+    return ViewExamples(whole.test, torch.cat([torch.arange(first, last) for first, last in bounds]))
+
+
+def _synthetic(settings: DataSettings, seed: int) -> FederatedData:
+    if settings.split != NATURAL:
+        raise InputError(f"data.split = {settings.split}: synthetic comes with its clients; must be natural")
+    if settings.split_file:
+        raise InputError(
+            f"data.split_file = {settings.split_file}: synthetic comes with its clients; leave it out"
+        )
+    if settings.augment:
+        raise InputError("data.augment = true: synthetic is not augmented; must be false")
+    _check_path(settings.name, settings.path)
+    return synthetic.federate(settings.clients, settings.alpha, settings.beta, seed)
+
+
+def _check_path(name: str, path: str) -> None:
+    if path and name != FOLDER:
+        raise InputError(f"data.path = {path}: goes with data.name = {FOLDER}, not with {name}; leave it out")
+
+
+def _is_own(name: str) -> bool:
+    """Whether a name stands for a user's own data; one that stands for nothing is refused."""
+    if name not in NAMES and ":" not in name:
+        known = errors.unknown("data set", name, NAMES)
+        raise InputError(f"{known}, or module:function for one of your own")
+    return name == FOLDER or name not in NAMES

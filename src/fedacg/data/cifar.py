@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedacg.data import pickles
-from fedacg.data.examples import TensorExamples
+from fedacg.data.examples import Contents, TensorExamples
 from fedacg.data.files import check, damaged, missing
 
 PIXELS = 3 * 32 * 32
@@ -93,7 +93,7 @@ class CifarSource:
         partial = [at for _, at in folders if at.is_dir()]
         return next(iter(whole + archives + partial), None)
 
-    def read(self, root: Path) -> tuple[TensorExamples, TensorExamples]:
+    def read(self, root: Path) -> Contents:
         """The training and the test examples: images (N, 3, 32, 32) in bytes, fine labels."""
         where = self.find(root)
         if where is None:
@@ -102,7 +102,7 @@ class CifarSource:
         layout = next(layout for layout in self.layouts if where.name in (layout.folder, layout.archive))
         files = self._unpacked(where, layout) if where.is_dir() else self._packed(where, layout)
         decoded = {file: self._decode(where, layout, file, data) for file, data in files}
-        return _together(decoded, layout.train), _together(decoded, layout.test)
+        return Contents(_together(decoded, layout.train), _together(decoded, layout.test))
 
     def _unpacked(self, folder: Path, layout: Layout) -> Iterator[tuple[Batch, bytes]]:
         for batch in layout.train + layout.test:

@@ -7,10 +7,10 @@ tests. Sizes and normalisation of all data sets stand in catalogue.py.
 import numpy as np
 import torch
 
-from fedacg.data.examples import TensorExamples
+from fedacg.data.examples import Contents, TensorExamples
 
 
-def read() -> tuple[TensorExamples, TensorExamples]:
+def read() -> Contents:
     """The 1438 training and the 359 test examples: images (N, 1, 8, 8) with values from 0 to 16."""
     # Here and not above: scikit-learn takes a second to load, and workers never need it.
     from sklearn.datasets import load_digits
@@ -21,4 +21,4 @@ def read() -> tuple[TensorExamples, TensorExamples]:
     tests = torch.zeros(len(y), dtype=torch.bool)
     for label in range(10):
         tests[torch.nonzero(y == label).squeeze(1)[2::5]] = True
-    return TensorExamples(x[~tests], y[~tests]), TensorExamples(x[tests], y[tests])
+    return Contents(TensorExamples(x[~tests], y[~tests]), TensorExamples(x[tests], y[tests]))

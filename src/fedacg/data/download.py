@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from fedacg import errors
-from fedacg.data import cifar
+from fedacg.data import cifar, tiny_imagenet
 from fedacg.data.catalogue import NAMES
 from fedacg.data.files import data_root
 from fedacg.errors import InputError
@@ -47,6 +47,11 @@ def _archive(source: cifar.CifarSource) -> tuple[Remote, ...]:
 REMOTES: dict[str, tuple[Remote, ...]] = {
     "cifar10": _archive(cifar.CIFAR10),
     "cifar100": _archive(cifar.CIFAR100),
+    "tiny-imagenet": _below(
+        "http://cs231n.stanford.edu/",
+        "",
+        {tiny_imagenet.TINY_IMAGENET.archive: "90528d7ca1a48142e341f4ef8d21d0de"},
+    ),
     # MNIST's own site answers no more; this is the mirror that torchvision uses.
     "mnist": _below(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -70,11 +75,27 @@ REMOTES: dict[str, tuple[Remote, ...]] = {
     ),
 }
 
+BY_HAND: dict[str, str] = {
+    "celeba": "from https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html (its terms: research only) get "
+    "img_align_celeba.zip, list_attr_celeba.txt and identity_CelebA.txt, and put them in celeba/ "
+    "(the archive may be unpacked there)",
+    "femnist": "clone https://github.com/TalwalkarLab/leaf, run ./preprocess.sh -s niid --sf 1.0 -k 0 -t sample "
+    "in its folder data/femnist, and put data/train and data/test from there in leaf/femnist/data/",
+    "shakespeare": "from http://www.gutenberg.org/files/100/old/1994-01-100.zip get 100.txt, and put it "
+    "in shakespeare/",
+}
+"""Data sets without a direct download: what to get, from where, and its place below the data root."""
+
 
 def get(name: str, console: Console | None = None) -> list[Path]:
     """Download what a data set is made of and return the files; none for one that is built in."""
     if name not in NAMES:
         raise errors.unknown("data set", name, NAMES)
+    if name in BY_HAND:
+        raise InputError(
+            f"{name} has no direct download. By hand: {BY_HAND[name]}\n"
+            f"below the data root, which is {data_root()} (FEDACG_DATA sets the folder)"
+        )
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console) as progress:
         return [fetch(remote, data_root(), progress) for remote in REMOTES.get(name, ())]

@@ -6,10 +6,13 @@ point only when it is about to be used. Nothing here knows where data come from 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+_CHUNK = 4096
+"""How many examples are fetched at a time where their labels cannot be had alone."""
 
 
 class Examples(Protocol):
@@ -20,6 +23,13 @@ class Examples(Protocol):
     def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (in storage type) and labels at these positions (int64)."""
         ...
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """Examples that can tell their labels without fetching inputs; an offer, not a duty."""
+
+    def labels(self, index: Tensor) -> Tensor: ...
 
 
 class Clients(Protocol):
@@ -53,6 +63,9 @@ class TensorExamples:
     def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         return self.x[index], self.y[index]
 
+    def labels(self, index: Tensor) -> Tensor:
+        return self.y[index]
+
 
 @dataclass(frozen=True)
 class ViewExamples:
@@ -66,6 +79,27 @@ class ViewExamples:
 
     def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         return self.base.fetch(self.index[index])
+
+    def labels(self, index: Tensor) -> Tensor:
+        return labels(self.base, self.index[index])
+
+
+@dataclass(frozen=True)
+class SpanExamples:
+    """A stretch of other examples, from `first` up to `last`."""
+
+    base: Examples
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        return self.base.fetch(index + self.first)
+
+    def labels(self, index: Tensor) -> Tensor:
+        return labels(self.base, index + self.first)
 
 
 @dataclass(frozen=True)
@@ -103,6 +137,65 @@ class SplitClients:
 
 
 @dataclass(frozen=True)
+class OwnedClients:
+    """Clients of examples that lie owner after owner: client i holds those of the owner `chosen[i]`."""
+
+    base: Examples
+    offsets: Tensor
+    chosen: Tensor
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, client: int, /) -> Examples:
+        owner = int(self.chosen[client])
+        return SpanExamples(self.base, int(self.offsets[owner]), int(self.offsets[owner + 1]))
+
+    def size(self, client: int) -> int:
+        owner = int(self.chosen[client])
+        return int(self.offsets[owner + 1] - self.offsets[owner])
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Whose examples they are, in data that come with their clients.
+
+    Both parts lie owner after owner, in the order of `names`: owner k has the training examples from
+    `train[k]` up to `train[k + 1]`, at least one, and the test examples from `test[k]` up to `test[k + 1]`,
+    which may be none.
+    """
+
+    names: tuple[str, ...]
+    train: Tensor
+    test: Tensor
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the files of a data set hold."""
+
+    train: Examples
+    test: Examples
+    owners: Owners | None = None
+    """None for data that do not come with clients."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set before it is dealt to clients."""
+
+    name: str
+    train: Examples
+    test: Examples
+    pipeline: Pipeline
+    classes: int
+    shape: tuple[int, ...]
+    """Shape of one input as the model sees it, without the batch dimension."""
+    owners: Owners | None = None
+    """None for data that do not come with clients."""
+
+
+@dataclass(frozen=True)
 class FederatedData:
     """Everything a federation trains and tests on."""
 
@@ -114,3 +207,13 @@ class FederatedData:
     """How many classes the labels name; 0 when they are floating point and name none (own data only)."""
     shape: tuple[int, ...]
     """Shape of one input as the model sees it, without the batch dimension."""
+
+
+def labels(examples: Examples, index: Tensor | None = None) -> Tensor:
+    """The labels at these positions, all of them by default; inputs are fetched only where it must be."""
+    if index is None:
+        index = torch.arange(len(examples))
+    if isinstance(examples, Labelled):
+        return examples.labels(index)
+    parts = [examples.fetch(part)[1] for part in torch.split(index, _CHUNK)]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedacg.data.examples import TensorExamples
+from fedacg.data.examples import Contents, TensorExamples
 from fedacg.data.files import check, damaged, missing
 
 _FILES = (
@@ -47,13 +47,13 @@ class IdxSource:
         whole = (folder for folder in folders if all(_packing(folder, file) for file in _FILES))
         return next(whole, folders[0] if folders else None)
 
-    def read(self, root: Path) -> tuple[TensorExamples, TensorExamples]:
+    def read(self, root: Path) -> Contents:
         """The training and the test examples: images (N, 1, 28, 28) in bytes."""
         folder = self.find(root)
         if folder is None:
             raise missing(self.name, self._places(root), f"{', '.join(_FILES)} (plain or .gz)")
         images, labels, test_images, test_labels = _FILES
-        return (
+        return Contents(
             self._examples(folder, images, labels, self.train),
             self._examples(folder, test_images, test_labels, self.test),
         )

@@ -13,12 +13,11 @@ from tempfile import NamedTemporaryFile
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fedacg.data.dirichlet import Floats, Ints, log_gammas, ratios, serve
+from fedacg.data.settings import DataSettings
 from fedacg.errors import InputError
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -29,17 +28,20 @@ class Split:
     offsets: Tensor
 
     def save(self, path: Path) -> None:
-        """Write the split as an .npz file with the arrays `order` and `offsets`."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            try:
-                np.savez(file, order=self.order.numpy(), offsets=self.offsets.numpy())
-                file.flush()
-                os.fsync(file.fileno())
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        """Write the split as an .npz file with the arrays `order` and `offsets`, whole or not at all."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+                try:
+                    np.savez(file, order=self.order.numpy(), offsets=self.offsets.numpy())
+                    file.flush()
+                    os.fsync(file.fileno())
+                    Path(file.name).replace(path)
+                except BaseException:
+                    Path(file.name).unlink(missing_ok=True)
+                    raise
+        except OSError as error:
+            raise InputError(f"{path}: the split cannot be written: {error.strerror}") from None
 
 
 def load(path: Path, *, examples: int, clients: int) -> Split:
@@ -70,6 +72,18 @@ def iid(examples: int, clients: int, rng: np.random.Generator) -> Split:
     return _split(rng.permutation(examples), _equal_offsets(examples, clients))
 
 
+def quantity(examples: int, clients: int, alpha: float, rng: np.random.Generator) -> Split:
+    """Clients alike in their labels but not in their sizes, which are a draw from Dir(α) times the whole.
+
+    A client whose size would be 0 takes one example of the client that has the most by then.
+    """
+    _check_alpha(alpha)
+    _check_clients(examples, clients)
+    sizes = _shares(examples, ratios(alpha, clients, rng))
+    sizes = np.maximum(sizes - _spared(sizes), 1)
+    return _split(rng.permutation(examples), _offsets(sizes))
+
+
 def dirichlet(labels: Tensor, clients: int, alpha: float, rng: np.random.Generator) -> Split:
     """The paper's balanced Dirichlet split: equal sizes, label ratios of each client from Dir(α).
 
@@ -79,81 +93,138 @@ def dirichlet(labels: Tensor, clients: int, alpha: float, rng: np.random.Generat
     the remains.
     """
     _check_alpha(alpha)
-    classes, coded = np.unique(labels.numpy(), return_inverse=True)
+    coded, stock = _coded(labels)
     offsets = _equal_offsets(len(labels), clients)
-    logs = _log_gammas(alpha, (clients, len(classes)), rng)
-    left = np.bincount(coded, minlength=len(classes))
-    counts = np.zeros((clients, len(classes)), dtype=np.int64)
-    for client in rng.permutation(clients):
-        counts[client] = _draw_labels(logs[client], int(offsets[client + 1] - offsets[client]), left, rng)
-        left -= counts[client]
-    # One shuffled pile a class; each client takes what it drew from the top of the piles.
-    shuffled = rng.permutation(len(labels))
-    piles = shuffled[np.argsort(coded[shuffled], kind="stable")]
-    drawn = np.repeat(np.tile(np.arange(len(classes)), clients), counts.reshape(-1))
+    logs = log_gammas(alpha, (clients, len(stock)), rng)
+    turns = rng.permutation(clients)
+    counts = np.empty((clients, len(stock)), dtype=np.int64)
+    counts[turns] = serve(logs[turns], np.diff(offsets)[turns], stock, rng)
+    # Each client takes what it drew from the top of the piles.
+    drawn = np.repeat(np.tile(np.arange(len(stock)), clients), counts.reshape(-1))
     order = np.empty(len(labels), dtype=np.int64)
-    order[np.argsort(drawn, kind="stable")] = piles
+    order[np.argsort(drawn, kind="stable")] = _piles(coded, rng)
     return _split(order, offsets)
 
 
-Splitter = Callable[[Tensor, int, float | None, np.random.Generator], Split]
-"""From (labels, clients, alpha, rng); a split that needs no alpha leaves it alone."""
+def dirichlet_unequal(labels: Tensor, clients: int, alpha: float, rng: np.random.Generator) -> Split:
+    """The usual Dirichlet split: each class is cut among the clients by a draw from Dir(α); sizes differ.
 
-
-def _iid(labels: Tensor, clients: int, alpha: float | None, rng: np.random.Generator) -> Split:
-    return iid(len(labels), clients, rng)
-
-
-def _dirichlet(labels: Tensor, clients: int, alpha: float | None, rng: np.random.Generator) -> Split:
-    if alpha is None:
-        raise InputError("data.alpha is missing: the split 'dirichlet' needs a number greater than 0")
-    return dirichlet(labels, clients, alpha, rng)
-
-
-SPLITS: dict[str, Splitter] = {"iid": _iid, "dirichlet": _dirichlet}
-
-
-def _draw_labels(logs: NDArray[np.float64], size: int, left: Ints, rng: np.random.Generator) -> Ints:
-    """How many of each class come out when `size` labels are drawn one by one from what is left.
-
-    Draws come in rounds rather than one by one. Leaving a class out of the ratios once it is empty
-    is the same as ignoring its draws from then on, so of one round each class keeps as many draws as
-    it has examples, and the ignored ones are drawn again: the same distribution. Every round empties
-    a class or is the last, so there are at most as many rounds as classes.
+    A client that is left with nothing takes a random example of the client that has the most by then.
     """
-    counts = np.zeros_like(left)
-    while size:
-        open_classes = np.flatnonzero(left > counts)
-        ratios = np.exp(logs[open_classes] - logs[open_classes].max())
-        edges = np.cumsum(ratios)
-        picks = np.searchsorted(edges, rng.random(size) * edges[-1], side="right")
-        picks = open_classes[np.minimum(picks, len(open_classes) - 1)]
-        taken = np.minimum(counts + np.bincount(picks, minlength=len(left)), left)
-        size -= int((taken - counts).sum())
-        counts = taken
-    return counts
+    _check_alpha(alpha)
+    _check_clients(len(labels), clients)
+    coded, stock = _coded(labels)
+    everyone = np.arange(clients)
+    owner = np.concatenate([np.repeat(everyone, _shares(pile, ratios(alpha, clients, rng))) for pile in stock])
+    mixed = rng.permutation(len(labels))
+    order, owner = _piles(coded, rng)[mixed], owner[mixed]
+    # From here on a client's examples lie together in random order, and it gives the first of them.
+    together = np.argsort(owner, kind="stable")
+    order, owner = order[together], owner[together]
+    sizes = np.bincount(owner, minlength=clients)
+    rank = np.arange(len(order)) - _offsets(sizes)[owner]
+    owner[rank < _spared(sizes)[owner]] = np.flatnonzero(sizes == 0)
+    return _grouped(order, owner, clients)
 
 
-def _log_gammas(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Logarithms of Gamma(α) variates: each row, exponentiated and normalised, is a draw from Dir(α).
+def shards(labels: Tensor, clients: int, classes: int, rng: np.random.Generator) -> Split:
+    """So many shards for each client, of one class each: no client has more than `classes` classes.
 
-    Kept as logarithms because with a small α all but one of the ratios underflow, and the others
-    decide once the largest one's class has run out. Uses Gamma(α) = Gamma(α + 1) · U^(1/α).
+    After McMahan et al. (AISTATS 2017), who cut the examples, sorted by label, into shards of one size and deal
+    them out at random. There a shard may have two classes. Here each class is cut by itself, into equal shards, as
+    many as keep the largest shard of all smallest. So sizes are equal where the classes divide evenly, and else
+    differ as the shards do. Where there are fewer examples than shards, a shard is one example.
     """
-    alpha = max(alpha, 1e-300)  # smaller ones would overflow, and are one-hot all the same
-    uniform = 1 - rng.random(shape)
-    return np.asarray(np.log(rng.standard_gamma(alpha + 1, shape)) + np.log(uniform) / alpha)
+    coded, stock = _coded(labels)
+    _check_clients(len(labels), clients)
+    if not 1 <= classes <= len(stock):
+        raise InputError(f"data.shards = {classes}: must be from 1 to the number of classes ({len(stock)})")
+    if clients * classes < len(stock):
+        raise InputError(
+            f"data.shards = {classes}: with {clients} clients must be at least {-(-len(stock) // clients)}, "
+            f"so that each of the {len(stock)} classes has a client"
+        )
+    count = min(clients * classes, len(labels))
+    pieces = _apportion(stock, count)
+    cuts = [_shares(pile, np.ones(parts)) for pile, parts in zip(stock, pieces, strict=True)]
+    dealt = np.repeat(np.arange(clients), np.diff(_equal_offsets(count, clients)))
+    owner = np.repeat(rng.permutation(dealt), np.concatenate(cuts))
+    return _grouped(_piles(coded, rng), owner, clients)
+
+
+Splitter = Callable[[Tensor, DataSettings, np.random.Generator], Split]
+"""From labels and the [data] table; a split leaves alone what it has no use for."""
+
+SPLITS: dict[str, Splitter] = {
+    "iid": lambda labels, data, rng: iid(len(labels), data.clients, rng),
+    "dirichlet": lambda labels, data, rng: dirichlet(labels, data.clients, data.alpha, rng),
+    "dirichlet-unequal": lambda labels, data, rng: dirichlet_unequal(labels, data.clients, data.alpha, rng),
+    "shards": lambda labels, data, rng: shards(labels, data.clients, data.shards, rng),
+    "quantity": lambda labels, data, rng: quantity(len(labels), data.clients, data.alpha, rng),
+}
+
+
+def _coded(labels: Tensor) -> tuple[Ints, Ints]:
+    """The labels as places among the classes that there are, and the number of examples of each class."""
+    _, coded, stock = np.unique(labels.numpy(), return_inverse=True, return_counts=True)
+    return coded, stock
+
+
+def _piles(coded: Ints, rng: np.random.Generator) -> Ints:
+    """The examples class by class, in random order within a class."""
+    shuffled = rng.permutation(len(coded))
+    return np.asarray(shuffled[np.argsort(coded[shuffled], kind="stable")])
+
+
+def _grouped(order: Ints, owner: Ints, clients: int) -> Split:
+    """The split in which the example order[j] belongs to the client owner[j]."""
+    return _split(order[np.argsort(owner, kind="stable")], _offsets(np.bincount(owner, minlength=clients)))
+
+
+def _shares(whole: int, parts: Floats) -> Ints:
+    """Whole numbers in these proportions that add up to `whole`; none is off by more than one."""
+    ends = np.cumsum(parts)
+    return np.asarray(np.diff(np.rint(ends / ends[-1] * whole).astype(np.int64), prepend=0))
+
+
+def _spared(sizes: Ints) -> Ints:
+    """What each client gives up so that every empty one can have one example: always the largest gives."""
+    needed = int((sizes == 0).sum())
+    level, high = 1, int(sizes.max())
+    while level < high:  # whoever is above the level gives down to it; the highest level that is enough
+        middle = (level + high + 1) // 2
+        enough = np.maximum(sizes - middle, 0).sum() >= needed
+        level, high = (middle, high) if enough else (level, middle - 1)
+    spared: Ints = np.maximum(sizes - level, 0)
+    spared[np.flatnonzero(spared)[: spared.sum() - needed]] -= 1
+    return spared
+
+
+def _apportion(stock: Ints, shards: int) -> Ints:
+    """How many shards each class is cut into: one by one, always for the class whose shards are the largest."""
+    given: Ints = np.maximum(-(-stock * (shards - len(stock)) // stock.sum()), 1)  # all get at least so many
+    for _ in range(shards - int(given.sum())):
+        given[np.argmax(stock / given)] += 1
+    return given
 
 
 def _equal_offsets(examples: int, clients: int) -> Ints:
+    _check_clients(examples, clients)
+    share, rest = divmod(examples, clients)
+    sizes = np.full(clients, share, dtype=np.int64)
+    sizes[:rest] += 1
+    return _offsets(sizes)
+
+
+def _offsets(sizes: Ints) -> Ints:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+
+
+def _check_clients(examples: int, clients: int) -> None:
     if clients < 1:
         raise InputError(f"data.clients = {clients}: must be at least 1")
     if clients > examples:
         raise InputError(f"data.clients = {clients}: more clients than examples ({examples})")
-    share, rest = divmod(examples, clients)
-    sizes = np.full(clients, share, dtype=np.int64)
-    sizes[:rest] += 1
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
 
 
 def _check_alpha(alpha: float) -> None:

@@ -76,7 +76,7 @@ class SyntheticClients:
         return TensorExamples(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64)))
 
 
-def federate(clients: int, alpha: float | None, beta: float | None, seed: int) -> FederatedData:
+def federate(clients: int, alpha: float, beta: float, seed: int) -> FederatedData:
     """A synthetic federation with its test set: the held-out examples of the first hundred clients."""
     if clients < 1:
         raise InputError(f"data.clients = {clients}: must be at least 1")
@@ -86,9 +86,7 @@ def federate(clients: int, alpha: float | None, beta: float | None, seed: int) -
     return FederatedData("synthetic", made, test, PlainPipeline(), CLASSES, (FEATURES,))
 
 
-def _spread(name: str, value: float | None) -> float:
-    if value is None:
-        raise InputError(f"data.{name} is missing: the data set 'synthetic' needs a number from 0 up")
+def _spread(name: str, value: float) -> float:
     if not (value >= 0 and math.isfinite(value)):
         raise InputError(f"data.{name} = {value:g}: must be 0 or greater, and finite")
     return value

@@ -42,8 +42,8 @@ class Task:
 
     round: int
     client: int
-    cost: int
-    """Local steps to be done, for putting the longest first."""
+    steps: int
+    """K, the local steps to be done."""
 
 
 @dataclass(frozen=True)

@@ -131,5 +131,5 @@ def _longest_first(tasks: Sequence[Task], window: int) -> list[int]:
     order: list[int] = []
     for first in range(0, len(tasks), window):
         places = range(first, min(first + window, len(tasks)))
-        order.extend(sorted(places, key=lambda place: -tasks[place].cost))
+        order.extend(sorted(places, key=lambda place: -tasks[place].steps))
     return order

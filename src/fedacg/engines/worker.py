@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from fedacg.data.examples import Examples
+from fedacg.data.examples import Examples, labels
 from fedacg.engines.base import Answer, Evaluation, Job, Task
 from fedacg.link import Message
 from fedacg.local import Visit, train
@@ -40,8 +40,7 @@ class Worker:
         """Take a client's local steps from the broadcast and what it kept; encode what it sends."""
         job, flat = self.job, self.flat
         examples = job.data.clients[task.client]
-        visit = Visit(job.seed, task.round, task.client)
-        steps = job.local.steps_for(len(examples))
+        visit = Visit(job.seed, task.round, task.client, task.steps)
         parts = (*job.method.losses, *job.method.corrections)
 
         flat.load(broadcast["phi"], broadcast["buffers"])
@@ -50,7 +49,7 @@ class Worker:
             broadcast=broadcast,
             kept=kept,
             lr=job.local.lr_at(task.round),
-            steps=steps,
+            steps=task.steps,
             label_counts=lambda: _label_counts(examples, job.data.classes),
             copies=self._copies,
             scratch=self._delta,
@@ -61,7 +60,13 @@ class Worker:
         torch.default_generator.manual_seed(stream_seed(job.seed, "layers", task.round, task.client))
         flat.module.train()
         loss = train(
-            flat, examples, job.data.pipeline, job.method.losses, job.method.corrections, job.local, visit
+            flat,
+            examples,
+            job.data.pipeline,
+            job.method.losses,
+            job.method.corrections,
+            job.local,
+            visit,
         )
 
         torch.sub(flat.w, broadcast["phi"], out=self._delta)
@@ -71,7 +76,7 @@ class Worker:
         if "delta" not in departure.upload:
             departure.send("delta", self._delta)
         upload = {**departure.upload, "buffers": flat.read_buffers() - broadcast["buffers"]}
-        return Answer(task.client, len(examples), steps, loss, upload, departure.keep)
+        return Answer(task.client, len(examples), task.steps, loss, upload, departure.keep)
 
     @torch.no_grad()
     def evaluate(self, model: Message, first: int, last: int) -> Evaluation:
@@ -100,5 +105,4 @@ def _correct(logits: Tensor, y: Tensor) -> int:
 
 
 def _label_counts(examples: Examples, classes: int) -> Tensor:
-    _, y = examples.fetch(torch.arange(len(examples)))
-    return torch.bincount(y, minlength=classes)
+    return torch.bincount(labels(examples), minlength=classes)

@@ -9,8 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedacg.errors import InputError, unknown
-from fedacg.models.convolutional import CNN_SMALLEST, LENET_SMALLEST, cnn, lenet
+from fedacg.models.convolutional import (
+    CELEBA_SMALLEST,
+    CNN_SMALLEST,
+    FEMNIST_SMALLEST,
+    LENET_SMALLEST,
+    celeba_cnn,
+    cnn,
+    femnist_cnn,
+    lenet,
+)
 from fedacg.models.dense import logistic, mlp
+from fedacg.models.recurrent import lstm
 from fedacg.models.resnet import resnet18
 from fedacg.models.staged import StagedModel
 
@@ -20,7 +30,8 @@ __all__ = ["NAMES", "StagedModel", "build"]
 @dataclass(frozen=True)
 class _Network:
     make: Callable[..., StagedModel]
-    smallest: int | None = None  # the least height and width of an image; None: an example of any shape
+    smallest: int | None = None  # the least height and width of an image; None: not only images
+    sequence: bool = False  # takes sequences of ids only
 
     def options(self) -> list[str]:
         parameters = inspect.signature(self.make).parameters.values()
@@ -33,12 +44,18 @@ _NETWORKS = {
     "cnn": _Network(cnn, smallest=CNN_SMALLEST),
     "lenet": _Network(lenet, smallest=LENET_SMALLEST),
     "resnet18": _Network(resnet18, smallest=1),
+    "femnist-cnn": _Network(femnist_cnn, smallest=FEMNIST_SMALLEST),
+    "celeba-cnn": _Network(celeba_cnn, smallest=CELEBA_SMALLEST),
+    "lstm": _Network(lstm, sequence=True),
 }
 NAMES = tuple(_NETWORKS)
 
 
 def build(name: str, *, classes: int, shape: tuple[int, ...] = (3, 32, 32), **options: object) -> StagedModel:
-    """The network called `name` for examples of `shape`, (channels, height, width) where it takes images."""
+    """The network called `name` for examples of `shape`.
+
+    That is (channels, height, width) where it takes images, (length,) where it takes sequences.
+    """
     if name not in _NETWORKS:
         raise unknown("model", name, NAMES)
     network = _NETWORKS[name]
@@ -49,20 +66,22 @@ def build(name: str, *, classes: int, shape: tuple[int, ...] = (3, 32, 32), **op
             raise InputError(f"model.{option} = {value!r}: {name} {takes}")
     if not _positive(classes) or classes < 2:
         raise InputError(f"model.classes = {classes!r}: must be a whole number, 2 or more")
-    _check_shape(name, shape, network.smallest)
+    _check_shape(name, shape, network)
     return network.make(shape, classes, **options)
 
 
-def _check_shape(name: str, shape: tuple[int, ...], smallest: int | None) -> None:
+def _check_shape(name: str, shape: tuple[int, ...], network: _Network) -> None:
     whole = isinstance(shape, (list, tuple)) and len(shape) > 0 and all(_positive(side) for side in shape)
-    if smallest is None:
-        if not whole:
-            raise InputError(f"model.shape = {shape!r}: {name} takes examples of one or more positive sizes")
-    elif not whole or len(shape) != 3 or min(shape[1:]) < smallest:
-        raise InputError(
-            f"model.shape = {shape!r}: {name} takes images, (channels, height, width), "
-            f"of at least {smallest}×{smallest} pixels"
-        )
+    if network.sequence:
+        fits = whole and len(shape) == 1
+        takes = "sequences of ids, (length,)"
+    elif network.smallest is not None:
+        fits = whole and len(shape) == 3 and min(shape[1:]) >= network.smallest
+        takes = f"images, (channels, height, width), of at least {network.smallest}×{network.smallest} pixels"
+    else:
+        fits, takes = whole, "examples of one or more positive sizes"
+    if not fits:
+        raise InputError(f"model.shape = {shape!r}: {name} takes {takes}")
 
 
 def _positive(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""The small convolutional networks: `cnn` for desk-scale runs and `lenet`.
+"""The small convolutional networks: `cnn` for desk-scale runs, `lenet`, and LEAF's for FEMNIST and CelebA.
 
 ReLU follows the max-pool, not the other way round: both orders have the same values and gradients, and
 this one rectifies a quarter of the entries. ResNet-18 lives in resnet.py, the checks of shape in __init__.py.
@@ -13,6 +13,8 @@ from fedacg.models.staged import StagedModel
 
 CNN_SMALLEST = 8  # three halvings leave one pixel
 LENET_SMALLEST = 16  # 16 → 12 → 6 → 2 → 1
+FEMNIST_SMALLEST = 4  # two halvings
+CELEBA_SMALLEST = 16  # four halvings
 
 
 def cnn(shape: Sequence[int], classes: int) -> StagedModel:
@@ -42,6 +44,34 @@ def lenet(shape: Sequence[int], classes: int) -> StagedModel:
         nn.Sequential(nn.Linear(384, 192), nn.ReLU(inplace=True)),
     ]
     return StagedModel(stages, nn.Linear(192, classes), channels_last=True)
+
+
+def femnist_cnn(shape: Sequence[int], classes: int) -> StagedModel:
+    """Two 5×5 convolutions of 32 and 64 channels with ReLU and 2×2 max-pool, then 2048 hidden units."""
+    channels, height, width = shape
+    flat = 64 * (height // 4) * (width // 4)
+    stages = [
+        nn.Sequential(nn.Conv2d(channels, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(inplace=True)),
+        nn.Sequential(nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(inplace=True), nn.Flatten()),
+        nn.Sequential(nn.Linear(flat, 2048), nn.ReLU(inplace=True)),
+    ]
+    return StagedModel(stages, nn.Linear(2048, classes), channels_last=True)
+
+
+def celeba_cnn(shape: Sequence[int], classes: int) -> StagedModel:
+    """Four 3×3 convolutions of 32 channels, each with GroupNorm, 2×2 max-pool and ReLU; linear head.
+
+    LEAF has BatchNorm in the place of GroupNorm, whose two groups are those of the paper's ResNet-18.
+    """
+    channels, height, width = shape
+    stages = [
+        nn.Sequential(
+            nn.Conv2d(inputs, 32, 3, padding=1), nn.GroupNorm(2, 32), nn.MaxPool2d(2), nn.ReLU(inplace=True)
+        )
+        for inputs in (channels, 32, 32, 32)
+    ]
+    stages[-1].append(nn.Flatten())
+    return StagedModel(stages, nn.Linear(32 * (height // 16) * (width // 16), classes), channels_last=True)
 
 
 def _after_convolutions(side: int) -> int:

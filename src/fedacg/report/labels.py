@@ -1,0 +1,139 @@
+"""How labels lie with the clients: counted, summed up in figures, and as rows of shaded cells for a terminal.
+
+The picture of it is drawn in `labels_picture`; who holds which examples is settled in `fedacg.data`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedacg.data.examples import FederatedData, labels
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+READ = 4000
+"""The most clients whose labels are read; of more, a random choice stands for all. FEMNIST has some 3600."""
+SHADES = ((4.0, "█"), (2.0, "▓"), (0.5, "▒"), (0.0, "░"))
+"""Signs for a client's share of a class, from so many times the share it has in the whole; 0 is a dot."""
+LEGEND = "share of a class, in times its share of the whole: · 0  ░ <½  ▒ ½–2  ▓ 2–4  █ ≥4"
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """How many examples of each class the clients hold."""
+
+    clients: Ints
+    """Their numbers."""
+    counts: Ints
+    """One row a client, one column a class."""
+    population: int
+    """How many clients there are, whether or not they were read."""
+
+    @property
+    def sizes(self) -> Ints:
+        return np.asarray(self.counts.sum(axis=1))
+
+    @property
+    def shares(self) -> Floats:
+        """What part of a client's examples each class is: rows that add up to 1."""
+        return np.asarray(self.counts / self.sizes[:, None])
+
+
+def count(data: FederatedData, rng: np.random.Generator, most: int = READ) -> LabelCounts:
+    """Read the labels of all clients, or of so many chosen at random."""
+    population = len(data.clients)
+    chosen = np.arange(population)
+    if population > most:
+        chosen = np.sort(rng.choice(population, size=most, replace=False))
+    held = [labels(data.clients[client]).bincount(minlength=data.classes) for client in chosen.tolist()]
+    return LabelCounts(chosen, np.stack([row.numpy() for row in held]), population)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the counts come to. Means are over clients, each counting the same."""
+
+    smallest: int
+    median: float
+    mean: float
+    largest: int
+    entropy: float
+    """Mean entropy of a client's labels, in bits."""
+    entropy_of_all: float
+    """Entropy of all labels together, in bits."""
+    distance: float
+    """Mean total variation distance between a client's label distribution p and that of all, q: ½ Σ |p − q|.
+    It is the part of a client's examples that would have to be exchanged to make it like the whole."""
+    distance_by_chance: float
+    """The same when clients of these sizes are filled at random with the same examples, once."""
+
+
+def figures(counts: Ints, rng: np.random.Generator) -> Figures:
+    """Sizes, entropy and distance from i.i.d. of a table of counts: one row a client, one column a class."""
+    sizes = counts.sum(axis=1)
+    return Figures(
+        smallest=int(sizes.min()),
+        median=float(np.median(sizes)),
+        mean=float(sizes.mean()),
+        largest=int(sizes.max()),
+        entropy=float(_entropy(counts).mean()),
+        entropy_of_all=float(_entropy(counts.sum(axis=0))),
+        distance=_distance(counts),
+        distance_by_chance=_distance(_at_random(counts, rng)),
+    )
+
+
+def _entropy(counts: Ints) -> Floats:
+    """In bits, of each row."""
+    p = counts / counts.sum(axis=-1, keepdims=True)
+    logs = np.log2(p, out=np.zeros_like(p), where=p > 0)
+    return np.asarray(-(p * logs).sum(axis=-1) + 0.0)
+
+
+def _distance(counts: Ints) -> float:
+    p = counts / counts.sum(axis=1, keepdims=True)
+    q = counts.sum(axis=0) / counts.sum()
+    return float(np.abs(p - q).sum(axis=1).mean() / 2)
+
+
+def _at_random(counts: Ints, rng: np.random.Generator) -> Ints:
+    """The same labels dealt anew, to clients of the same sizes."""
+    clients, classes = counts.shape
+    dealt = rng.permutation(np.repeat(np.arange(classes), counts.sum(axis=0)))
+    client = np.repeat(np.arange(clients), counts.sum(axis=1))
+    return np.bincount(client * classes + dealt, minlength=counts.size).reshape(counts.shape)
+
+
+def rows(held: LabelCounts, most: int, width: int) -> Iterator[tuple[str, str]]:
+    """A heading and a line for each of the first clients, at most `width` wide: words, and shaded cells.
+
+    A cell is a class, or as many neighbouring classes as it takes for all to fit.
+    """
+    number, size = (max(4, len(str(largest.max()))) for largest in (held.clients, held.sizes))
+    words = f"{{:>{number + 2}}}  {{:>{size}}}  {{:>7}}  "
+    room = width - len(words.format("", "", ""))
+    classes = held.counts.shape[1]
+    a_cell = -(-classes // room)
+    cells = -(-classes // a_cell)
+    wide = min(room // cells, 6)
+    yield words.format("client", "size", "classes"), _scale(classes, a_cell, wide)
+    starts = np.arange(0, classes, a_cell)
+    whole = np.add.reduceat(held.counts.sum(axis=0), starts) / held.counts.sum()
+    for client, counts in zip(held.clients[:most], held.counts, strict=False):
+        shares = np.add.reduceat(counts, starts) / counts.sum()
+        times = np.divide(shares, whole, out=np.zeros_like(whole), where=whole > 0)
+        bar = "".join(wide * _shade(float(multiple)) for multiple in times)
+        yield words.format(client, counts.sum(), (counts > 0).sum()), bar
+
+
+def _shade(multiple: float) -> str:
+    return next(sign for least, sign in SHADES if multiple >= least) if multiple > 0 else "·"
+
+
+def _scale(classes: int, a_cell: int, wide: int) -> str:
+    """The numbers of the classes above their cells, or above some where cells are narrow."""
+    step = 1 if wide > 2 else 10 // wide
+    return "".join(str(first).ljust(step * wide) for first in range(0, classes, step * a_cell)).rstrip()
