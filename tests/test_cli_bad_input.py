@@ -47,7 +47,7 @@ def refused(outcome: Outcome, *words: str) -> None:
         ("data.alpha=-1", ["data.alpha = -1:", "greater than or equal to 0"]),
         ("data.alpha=nan", ["data.alpha = nan:", "finite"]),
         ("data.clients=1439", ["data.clients = 1439:", "more clients than examples (1438)"]),
-        ("data.clients=0", ["data.clients = 0:", "greater than or equal to 1"]),
+        ("data.clients=0", ["data.clients = 0:", "must be at least 1"]),
         ("data.split_file=/nowhere.npz", ["data.split_file = /nowhere.npz:", "no such file"]),
         ("method.lam=1", ["method.lam = 1:", "[0, 1)"]),
         ("method.lam=-0.1", ["method.lam = -0.1:", "[0, 1)"]),

@@ -269,11 +269,11 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no number of images": (
         line(ATTRS, 1, lambda text: "images"),
-        rf"{ATTRS} does not begin with a number of images and a line of attributes",
+        rf"{ATTRS} does not begin with the number of its images",
     ),
     "an empty list": (
         lambda folder: (folder / ATTRS).write_text(""),
-        rf"{ATTRS} does not begin with a number of images",
+        rf"{ATTRS} does not begin with the number of its images",
     ),
     "a list cut short": (
         lambda folder: (folder / ATTRS).write_text("\n".join((folder / ATTRS).read_text().splitlines()[:10])),

@@ -87,16 +87,14 @@ class CelebASource:
         """Every image, and 1 where its person smiles."""
         path = texts.path(_ATTRIBUTES)
         rows = jpegs.lines(texts, _ATTRIBUTES)
-        if len(rows) < 2 or len(rows[0][1]) != 1 or not rows[0][1][0].isdecimal():
-            raise damaged(self.name, path, "does not begin with a number of images and a line of attributes")
-        (_, [count]), (_, attributes), *rest = rows
+        count, attributes = (next(rows, (0, [""]))[1] for _ in range(2))
+        if len(count) != 1 or not count[0].isdecimal():
+            raise damaged(self.name, path, "does not begin with the number of its images")
         if _LABEL not in attributes:
             raise damaged(self.name, path, f"has no column {_LABEL}")
-        if len(rest) != int(count):
-            raise damaged(self.name, path, f"has {len(rest)} images where its first line says {count}")
         column = 1 + attributes.index(_LABEL)
         smiles: dict[str, int] = {}
-        for number, words in rest:
+        for number, words in rows:
             if len(words) != 1 + len(attributes):
                 what = f"has {len(words) - 1} values in line {number} where there should be {len(attributes)}"
                 raise damaged(self.name, path, what)
@@ -106,6 +104,8 @@ class CelebASource:
             if words[0] in smiles:
                 raise damaged(self.name, path, f"names {words[0]} again in line {number}")
             smiles[words[0]] = int(words[column] == "1")
+        if len(smiles) != int(count[0]):
+            raise damaged(self.name, path, f"has {len(smiles)} images where its first line says {count[0]}")
         return smiles
 
     def _persons(self, texts: Files, smiles: dict[str, int]) -> Persons:

@@ -153,14 +153,15 @@ def opened(dataset: str, base: Path) -> Iterator[Files]:
         yield ZipFiles(dataset, base, archive)
 
 
-def lines(files: Files, name: str) -> list[tuple[int, list[str]]]:
+def lines(files: Files, name: str) -> Iterator[tuple[int, list[str]]]:
     """The lines of a text file that are not empty: their numbers, from 1, and their words."""
     try:
-        text = files.read(name).decode()
+        text = files.read(name).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise damaged(files.dataset, files.path(name), "is not a text file") from None
-    numbered = ((number, line.split()) for number, line in enumerate(text.splitlines(), 1))
-    return [(number, words) for number, words in numbered if words]
+    for number, line in enumerate(text.splitlines(), 1):
+        if words := line.split():
+            yield number, words
 
 
 def decode_all(
