@@ -12,9 +12,9 @@ import pytest
 
 from command import TINY, Command, start
 from fedacg.experiment import Experiment, find, override, read_toml, recipe_names, with_method
-from fedacg.federation import Federation
 from fedacg.methods import METHODS, MODIFIERS
 from fedacg.metrics import History, read_metrics
+from fedacg.sampling import Attendance, Sampling
 from fedacg.settings import Section
 from fedacg.version import __version__
 
@@ -259,10 +259,10 @@ def test_a_run_that_diverges_ends_with_code_1_and_names_the_round(fedacg: Comman
 
 
 def test_a_bug_is_not_dressed_up_as_bad_input(fedacg: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(self: Federation, round: int) -> list[int]:
+    def bug(self: Sampling, round: int) -> Attendance:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Federation, "sample", bug)
+    monkeypatch.setattr(Sampling, "attendance", bug)
     with pytest.raises(ZeroDivisionError, match="a bug"):
         fedacg("run", "tiny.toml")
 
@@ -270,8 +270,8 @@ def test_a_bug_is_not_dressed_up_as_bad_input(fedacg: Command, monkeypatch: pyte
 def test_a_bug_shows_its_traceback_and_ends_with_code_1(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     program = (
-        "import fedacg.federation as f, fedacg.cli as c\n"
-        "f.Federation.sample = lambda self, round: [1 // 0]\n"
+        "import fedacg.sampling as s, fedacg.cli as c\n"
+        "s.Sampling.attendance = lambda self, round: [1 // 0]\n"
         "c.main()\n"
     )
     done = subprocess.run(

@@ -36,7 +36,7 @@ def test_the_list_fits_eighty_columns_and_says_what_is_there(
     assert set(catalogue.NAMES) <= set(rows)
     assert rows["digits"].split() == ["digits", "1438", "359", "10", "1×8×8", "no", "built", "in"]
     own = {name for name in catalogue.NAMES if " yes " in rows[name]}
-    assert own == {name for name, facts in catalogue.FACTS.items() if facts.natural} | {"synthetic"}
+    assert own == {name for name, facts in catalogue.FACTS.items() if facts.natural} | {"synthetic", "folder"}
     assert rows["folder"].split() == ["folder", "–", "–", "–", "–", "yes", "your", "own"]
     assert rows["cifar100"].rstrip().endswith("cifar-100-python.tar.gz")
     assert rows["cifar10"].rstrip().endswith("missing")
