@@ -30,6 +30,7 @@ DOCUMENTS = sorted(
     key=lambda path: str(path),
 )
 RUNNABLE = [
+    "docs/analysis.md",
     "docs/bring-your-own.md",
     "docs/data.md",
     "docs/participation.md",

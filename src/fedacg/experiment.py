@@ -20,6 +20,7 @@ from fedacg.engines.base import EngineSettings
 from fedacg.errors import InputError, unknown
 from fedacg.federation import EvaluateSettings
 from fedacg.local import LocalSettings
+from fedacg.recording import AnalysisSettings
 from fedacg.sampling import CohortSettings, FailureSettings, PopulationSettings
 from fedacg.settings import Section
 
@@ -85,6 +86,14 @@ class Experiment(Section):
     evaluate: EvaluateSettings = EvaluateSettings()
     engine: EngineSettings = EngineSettings()
     save: SaveSettings = SaveSettings()
+    analysis: AnalysisSettings = AnalysisSettings()
+
+    @model_validator(mode="after")
+    def _recorded_rounds_are_played(self) -> Self:
+        for round in self.analysis.rounds:
+            if round > self.rounds:
+                raise InputError(f"analysis.rounds has {round}: must be at most rounds = {self.rounds}")
+        return self
 
     @classmethod
     def parse(cls, tree: Mapping[str, Any]) -> Self:
@@ -105,7 +114,7 @@ class Experiment(Section):
 
     def difference(self, other: "Experiment") -> list[str]:
         """What differs in a way that changes the result, a line a key; where the work is done does not."""
-        ours, theirs = (_flat(e.model_dump(exclude={"engine", "save", "name"})) for e in (self, other))
+        ours, theirs = (_flat(e.model_dump(exclude={"engine", "save", "name", "analysis"})) for e in (self, other))
         keys = sorted(ours.keys() | theirs.keys())
         return [
             f"{key} is {_toml(ours[key]) if key in ours else 'absent'}"

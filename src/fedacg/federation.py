@@ -12,11 +12,13 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
+from fedacg.drift import Drift, stage_slices
 from fedacg.engines.base import Answer, Engine, Job, Task
 from fedacg.errors import RunError
-from fedacg.link import message_bytes
+from fedacg.link import Message, message_bytes
 from fedacg.methods.rules import Reply, State
 from fedacg.metrics import RoundMetrics
+from fedacg.recording import Recorder
 from fedacg.sampling import Attendance, Sampling
 from fedacg.settings import Section
 from fedacg.states import ClientStates
@@ -58,9 +60,11 @@ class Federation:
         sampling: Sampling,
         evaluate: EvaluateSettings,
         memory: ClientStates,
+        recorder: Recorder | None = None,
     ) -> None:
         self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
-        self.sampling, self._evaluate = sampling, evaluate
+        self.sampling, self.recorder, self._evaluate = sampling, recorder, evaluate
+        self.stages = list(stage_slices(job.module).values())
         flat = FlatModel(clone(job.module), channels_last=job.channels_last)
         self.moment = Moment(0, {**job.method.rule.init(flat.w), "buffers": flat.read_buffers()})
 
@@ -80,7 +84,7 @@ class Federation:
 
             broadcast = {**rule.broadcast(state), "buffers": state["buffers"]}
             answers = self.engine.train(broadcast, tasks, self.memory.read)
-            replies = Replies(self, answers, round, tasks, state)
+            replies = Replies(self, answers, round, tasks, state, broadcast)
             if tasks:  # when nobody answers, nothing moves and nothing decays
                 state = {**rule.step(state, replies, clients), "buffers": replies.buffers}
             aggregated = perf_counter()
@@ -104,6 +108,7 @@ class Federation:
                 test_accuracy=test.correct / test.examples if test and self.job.data.classes else None,
                 test_loss=test.loss / test.examples if test else None,
                 client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
+                drift=replies.drift.figures(state.get("m")) if tasks else None,
             )
 
     def _tasks(self, round: int, attendance: Attendance) -> list[Task]:
@@ -120,10 +125,16 @@ class Replies:
     """A round's answers as the server rule sees them: decoded, weighed, checked, and counted on the way."""
 
     def __init__(
-        self, federation: Federation, answers: Iterable[Answer], round: int, tasks: Sequence[Task], state: State
+        self,
+        federation: Federation,
+        answers: Iterable[Answer],
+        round: int,
+        tasks: Sequence[Task],
+        state: State,
+        broadcast: Message,
     ) -> None:
-        self._job, self._memory = federation.job, federation.memory
-        self._answers, self._round, self._theta = iter(answers), round, state["theta"]
+        self._job, self._memory, self._recorder = federation.job, federation.memory, federation.recorder
+        self._answers, self._round, self._broadcast = iter(answers), round, broadcast
         sizes = federation.job.data.clients.size
         self.weights = federation.sampling.weigh([sizes(task.client) for task in tasks])
         self.examples: list[int] = []
@@ -133,9 +144,12 @@ class Replies:
         """Time spent waiting for clients."""
         self.buffers = state["buffers"].clone()
         """Normalisation buffers: averaged like weights, without momentum, penalty or quantisation."""
+        self.drift = Drift(broadcast["phi"], federation.stages)
 
     def __iter__(self) -> Iterator[Reply]:
         lr = self._job.local.lr_at(self._round)
+        if self._recorder:
+            self._recorder.begin(self._round, self._broadcast)
         for weight in self.weights:
             start = perf_counter()
             answer = next(self._answers)
@@ -149,11 +163,17 @@ class Replies:
             if answer.keep:
                 self._memory.write(self._round, answer.client, answer.keep)
             self.buffers.add_(answer.upload["buffers"], alpha=weight)
+            self.drift.add(delta, weight)
+            if self._recorder and self._recorder.active:
+                phi, buffers = self._broadcast["phi"], self._broadcast["buffers"]
+                self._recorder.add(answer.client, weight, phi + delta, buffers + answer.upload["buffers"])
             self.bytes += message_bytes(answer.upload)
             self.examples.append(answer.examples)
             self.losses.append(answer.loss)
             yield Reply(answer.client, weight, answer.examples, answer.steps, lr, answer.loss, delta, extras)
         next(self._answers, None)  # lets the engine finish the round
+        if self._recorder:
+            self._recorder.end()
 
     @property
     def loss(self) -> float:
@@ -166,7 +186,9 @@ class Replies:
         """Δ_i, or what a method sends in its place, and the further vectors that it sends."""
         decode = self._job.method.link.decode
         vectors = {
-            name: decode(payload, self._theta) for name, payload in answer.upload.items() if name != "buffers"
+            name: decode(payload, self._broadcast["phi"])
+            for name, payload in answer.upload.items()
+            if name != "buffers"
         }
         return vectors.pop("delta"), vectors
 

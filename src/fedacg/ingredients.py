@@ -18,6 +18,7 @@ from fedacg.experiment import Experiment
 from fedacg.federation import Federation
 from fedacg.methods import Method
 from fedacg.randomness import numpy_generator, stream_seed
+from fedacg.recording import Recorder
 from fedacg.sampling import Sampling
 from fedacg.states import ClientStates
 
@@ -92,6 +93,7 @@ def assemble(
     engine: Engine,
     memory: ClientStates,
     cohorts: Sequence[Sequence[int]] | None = None,
+    recorder: Recorder | None = None,
 ) -> Federation:
     """The federation that a description and its ingredients make, before its first round."""
     job = Job(
@@ -110,4 +112,5 @@ def assemble(
         sampling=sampling(experiment, len(ingredients.data.clients), cohorts),
         evaluate=experiment.evaluate,
         memory=memory,
+        recorder=recorder,
     )

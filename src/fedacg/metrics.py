@@ -48,6 +48,8 @@ class RoundMetrics:
     """Those of them that did only part of their steps, if there were any."""
     client_losses: tuple[float, ...] | None = None
     """Of those that answered."""
+    drift: Mapping[str, Any] | None = None
+    """How the local models spread (drift.py)."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -110,6 +112,12 @@ def _numbers(name: str, value: object) -> tuple[float, ...]:
     return tuple(_number(name, item) for item in value)
 
 
+def _table(name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{name} is {value!r}, not a table")
+    return {key: math.nan if item is None else item for key, item in value.items()}
+
+
 _READERS: dict[str, Callable[[str, object], Any]] = {
     "round": _integer,
     "lr": _number,
@@ -126,6 +134,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "answered": _integers,
     "stragglers": _integers,
     "client_losses": _numbers,
+    "drift": _table,
 }
 _REQUIRED = [
     item.name for item in fields(RoundMetrics) if item.default is MISSING and item.default_factory is MISSING

@@ -22,6 +22,7 @@ from fedacg.experiment import Experiment, read_toml
 from fedacg.federation import Federation, Moment
 from fedacg.ingredients import GIVEN, Ingredients, assemble, prepare
 from fedacg.metrics import History, Reached, RoundMetrics
+from fedacg.recording import Recorder
 from fedacg.states import ClientStates
 from fedacg.store import RunFolder, load_moment
 from fedacg.vector import FlatModel, clone, sha256
@@ -85,8 +86,12 @@ def play(
             engine = own_engine = engines.start(experiment.engine)
         with one_thread(), torch.random.fork_rng(devices=[]), TemporaryDirectory(prefix="fedacg-") as scratch:
             memory = ClientStates((store.path if store else Path(scratch)) / "clients")
-            memory.rewind(moment.round if moment else 0)
-            federation = assemble(experiment, ingredients, engine, memory, cohorts)
+            recorder = Recorder(store.path, experiment.analysis) if store else None
+            done = moment.round if moment else 0
+            memory.rewind(done)
+            if recorder:
+                recorder.rewind(done)
+            federation = assemble(experiment, ingredients, engine, memory, cohorts, recorder)
             if moment is not None:
                 _check_fit(moment, federation.moment)
                 _check_states(ingredients, history, memory)

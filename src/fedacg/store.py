@@ -5,6 +5,7 @@
     checkpoint.safetensors   the server's vectors and the round they belong to
     summary.json             when the run has ended
     clients/                 what clients keep between rounds, for methods that need it (states.py)
+    recorded/                the local models of rounds that were asked for (recording.py)
 
 The folder is consistent at every instant: kill -9 or a full disk cost the rounds since the last checkpoint.
 """

@@ -1,4 +1,4 @@
-"""The command line: `fedacg run | compare | report | methods | recipes | data`.
+"""The command line: `fedacg run | compare | report | analyze | methods | recipes | data`.
 
 Bad input ends with one message and exit code 2, a run that cannot go on with 1; a bug shows its traceback.
 """
@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from fedacg.cli import data
+from fedacg.cli.analyze import analyze
 from fedacg.cli.methods import methods
 from fedacg.cli.report import report
 from fedacg.cli.run import compare, run
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(compare)
 app.command()(report)
+app.command()(analyze)
 app.command()(methods)
 app.add_typer(data.app, name="data")
 

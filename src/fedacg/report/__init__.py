@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,11 +29,18 @@ class Report:
     paths: tuple[Path, ...]
 
 
-def write(folders: Sequence[Path], out: Path, targets: Sequence[float] | None = None) -> Report:
+def write(
+    folders: Sequence[Path],
+    out: Path,
+    targets: Sequence[float] | None = None,
+    chapter: page.Chapter | None = None,
+    beside: Mapping[str, bytes] | None = None,
+) -> Report:
     """Report on the runs in and below `folders` into the folder `out`.
 
     Writes table.csv, table.md, curves-rounds and curves-bytes as PNG and PDF, and index.html, each whole or
-    not at all. `targets` are fractions; without them, those that the experiments name are taken.
+    not at all. `targets` are fractions; without them, those that the experiments name are taken. Another room may
+    add a `chapter` to the page, and files to be put `beside` it.
     """
     runs = [load_run(folder) for folder in find_runs(folders)]
     if not any(run.history for run in runs):
@@ -54,7 +61,8 @@ def write(folders: Sequence[Path], out: Path, targets: Sequence[float] | None = 
         figure = curves.draw(lines, axis, goals)
         for kind in ("png", "pdf"):
             files[f"curves-{axis}.{kind}"] = curves.render(figure, kind)
-    files["index.html"] = page.render(groups, columns, lines, goals, notes).encode()
+    files["index.html"] = page.render(groups, columns, lines, goals, notes, chapter).encode()
+    files.update(beside or {})
     paths = _place(files, out)
     return Report(TerminalTable(columns), tuple(rows), tuple(groups), tuple(notes), paths)
 

@@ -3,18 +3,50 @@
 Gathers what the template shows; the template `page.html.jinja` decides how it looks.
 """
 
+import base64
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from fedacg.report.cells import Column
+from fedacg.report.cells import Cell, Column
 from fedacg.report.runs import EXPERIMENT, Group, Run
 from fedacg.report.series import PALETTE, Axis, Curve
 from fedacg.report.settings import common, differing, show
 from fedacg.report.svg import SIDE, chart
 from fedacg.version import __version__
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that another room has drawn, and the words that go with it."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    """What a reader who cannot see it is told."""
+    png: bytes
+
+    @property
+    def source(self) -> str:
+        """The picture itself as an address, so that the page stays one file."""
+        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A part of the page that another room fills: words, a table and pictures."""
+
+    title: str
+    words: str
+    columns: Sequence[Column]
+    pictures: Sequence[Picture]
+
+    @property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        return list(zip(*(column.cells for column in self.columns), strict=True))
 
 
 @dataclass(frozen=True)
@@ -36,6 +68,7 @@ def render(
     curves: Sequence[Curve],
     targets: Sequence[float],
     notes: Sequence[str],
+    chapter: Chapter | None = None,
 ) -> str:
     """The page as text; everything that comes from a run is escaped."""
     environment = Environment(
@@ -57,6 +90,7 @@ def render(
         columns=columns,
         rows=list(zip(*(column.cells for column in columns), strict=True)),
         charts=[chart(curves, axis, targets) for axis in Axis] if curves else [],
+        chapter=chapter,
         notes=notes,
         common=[(key, show(value)) for key, value in common(settings).items() if key != "name"],
         differ=differ,

@@ -10,8 +10,8 @@ from typing import Any
 Settings = dict[str, Any]
 """An experiment with dotted keys: {"seed": 0, "data.name": "digits", …}."""
 
-# A name and a seed make no other experiment, and targets only say how it is looked at.
-_INCIDENTAL = {"name", "seed", "evaluate.targets"}
+# A name and a seed make no other experiment, and the others only say how it is looked at.
+_INCIDENTAL = {"name", "seed", "evaluate.targets", "analysis.rounds", "analysis.every"}
 
 
 def flatten(experiment: Mapping[str, Any], prefix: str = "") -> Settings:

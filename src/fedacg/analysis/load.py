@@ -1,0 +1,149 @@
+"""Run folders read back for analysis: who they are, which recorded rounds they share, what they were made of.
+
+Finding, reading and grouping run folders is the report's; here is what only an analysis asks of them. Only reads.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fedacg import recording
+from fedacg.analysis.lines import Ink
+from fedacg.errors import InputError
+from fedacg.experiment import Experiment
+from fedacg.ingredients import GIVEN, Ingredients, prepare
+from fedacg.metrics import History
+from fedacg.report.runs import Run, find_runs, group_runs, load_run
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run that is looked at, with the label and the colour of its group."""
+
+    run: Run
+    ink: Ink
+
+    @property
+    def folder(self) -> Path:
+        return self.run.folder
+
+    @property
+    def history(self) -> History:
+        return self.run.history
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        return Experiment.parse(self.run.experiment)
+
+    @cached_property
+    def recorded(self) -> list[int]:
+        """Its recorded rounds."""
+        return recording.rounds(self.folder)
+
+
+def read(folders: Sequence[Path]) -> list[Subject]:
+    """The runs in and below these folders, those that differ only in the seed side by side."""
+    groups = group_runs([load_run(folder) for folder in find_runs(folders)])
+    subjects = [Subject(run, Ink(group.label, place)) for place, group in enumerate(groups) for run in group.runs]
+    empty = [str(subject.folder) for subject in subjects if not subject.history]
+    if empty:
+        raise InputError(f"{', '.join(empty)}: no round has been played yet")
+    return subjects
+
+
+def check_drift(subjects: Sequence[Subject]) -> None:
+    """Refuse runs of a time when their rounds did not say how the local models spread."""
+    for subject in subjects:
+        if all(metrics.drift is None for metrics in subject.history):
+            raise InputError(
+                f"{subject.folder}: its metrics do not say how local models spread, being of an older version; "
+                "run it again, or leave out divergence and drift with --what"
+            )
+
+
+def chosen_round(subjects: Sequence[Subject], wanted: int | None) -> int:
+    """The recorded round to look at: the one that is wanted, or the last that all runs have."""
+    for subject in subjects:
+        if not subject.recorded:
+            raise InputError(
+                f"{subject.folder}: has no recorded rounds, which the loss surface and CKA look at; run it with "
+                f"--set 'analysis.rounds=[{wanted or subject.history.rounds}]', or draw only what needs none with "
+                "--what divergence,stability,drift"
+            )
+        if wanted is not None and wanted not in subject.recorded:
+            there = ", ".join(map(str, subject.recorded))
+            raise InputError(f"--round {wanted}: {subject.folder} did not record it; choose from {there}")
+    if wanted is not None:
+        return wanted
+    common = set.intersection(*(set(subject.recorded) for subject in subjects))
+    if not common:
+        each = "; ".join(f"{subject.folder} has {', '.join(map(str, subject.recorded))}" for subject in subjects)
+        raise InputError(f"no recorded round is common to all runs: {each}")
+    return max(common)
+
+
+def check_cohorts(
+    subjects: Sequence[Subject], round: int, least: int, clients: Sequence[int] | None = None
+) -> None:
+    """Refuse cohorts that are too small, or that lack a client who was asked for."""
+    for subject in subjects:
+        cohort = recording.load(subject.folder, round).clients
+        if len(cohort) < least:
+            work = "CKA compares two" if least == 2 else "a loss surface takes three"
+            raise InputError(f"{subject.folder}: {len(cohort)} clients answered in round {round}, and {work}")
+        for client in clients or ():
+            if client not in cohort:
+                there = ", ".join(map(str, cohort))
+                raise InputError(
+                    f"--clients has {client}: not in the cohort of round {round} of {subject.folder}, "
+                    f"which is {there}"
+                )
+
+
+def check_alike(subjects: Sequence[Subject]) -> None:
+    """Refuse runs whose networks cannot be built here, and runs of different networks or data sets."""
+    for subject in subjects:
+        for part, name in (("model", subject.experiment.model.name), ("data", subject.experiment.data.name)):
+            if name.split(":")[0] == GIVEN:
+                raise InputError(
+                    f"{subject.folder}: {part}.name = {name!r}: was given from Python; the loss surface and CKA "
+                    "need a model of the catalogue and data that can be loaded by name"
+                )
+    first = subjects[0]
+    for other in subjects[1:]:
+        for words, ours, theirs in (
+            ("models", _model(first), _model(other)),
+            ("data sets", _data(first), _data(other)),
+        ):
+            if ours != theirs:
+                raise InputError(
+                    f"different {words} in one loss surface or CKA: {ours} in {first.folder}, "
+                    f"{theirs} in {other.folder}; analyse them one by one"
+                )
+
+
+def _model(subject: Subject) -> str:
+    settings = subject.experiment.model
+    return " ".join([settings.name, *(f"{key}={value}" for key, value in sorted(settings.options.items()))])
+
+
+def _data(subject: Subject) -> str:
+    settings = subject.experiment.data
+    return f"{settings.name} {settings.path}".strip()
+
+
+def together(subjects: Sequence[Subject]) -> Iterator[tuple[Ingredients, list[Subject]]]:
+    """The runs in parts that share network and data, each with the ingredients of its first.
+
+    So data are made once for all methods that are compared; of a run's own ingredients only the method may differ.
+    """
+    parts: dict[str, list[Subject]] = defaultdict(list)
+    for subject in subjects:
+        experiment = subject.experiment
+        shared = experiment.model_dump(include={"data", "model", "seed"}) | {"test": experiment.evaluate.examples}
+        parts[json.dumps(shared)].append(subject)
+    for part in parts.values():
+        yield prepare(part[0].experiment), part

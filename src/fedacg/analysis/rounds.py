@@ -1,0 +1,143 @@
+"""What can be seen in the rounds of runs: weight divergence, stability, drift.
+
+All of it is in `metrics.jsonl`, but for the cosines of single clients, which are of recorded rounds.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedacg import recording
+from fedacg.analysis import pictures, spread, words
+from fedacg.analysis.finding import Drawing, Finding, by_group, summary_column, to_csv
+from fedacg.analysis.lines import Line, over_seeds
+from fedacg.analysis.load import Subject
+from fedacg.metrics import RoundMetrics
+from fedacg.stability import squared_deviations, stability
+
+_FIGURES = (
+    "divergence_relative",
+    "divergence",
+    "distance",
+    "distance_relative",
+    "delta_norm",
+    "momentum_norm",
+)
+
+
+def divergence_of(subjects: Sequence[Subject]) -> Finding:
+    """How far the local models of a cohort lie from their mean, round by round."""
+    whole = [_line(group, lambda drift: drift.get("divergence_relative")) for group in by_group(subjects)]
+    names = _part_names(subjects)
+    parts = {name: [_part_line(group, name) for group in by_group(subjects)] for name in names}
+    rows = [
+        [subject.ink.label, subject.run.seed, metrics.round, *(drift.get(key) for key in _FIGURES)]
+        + [_stages(drift).get(name) for name in names]
+        for subject, metrics, drift in _drifts(subjects)
+    ]
+    heads = ["method", "seed", "round", *_FIGURES, *(name.replace(" ", "_") for name in names)]
+    figure = pictures.divergence(
+        whole, {name: [line for line in lines if len(line.xs)] for name, lines in parts.items()}
+    )
+    return Finding(
+        [Drawing("divergence", *words.DIVERGENCE, figure)],
+        {"divergence.csv": to_csv(heads, rows)},
+        [summary_column("divergence", subjects, [_mean(s, "divergence_relative") for s in subjects])],
+    )
+
+
+def stability_of(subjects: Sequence[Subject], window: float) -> Finding:
+    """How far the test accuracy lies from its moving average over so many rounds."""
+    decay = 1 - 1 / window
+    steady, rows = [], []
+    for group in by_group(subjects):
+        squares, means = [], []
+        for subject in group:
+            history = subject.history
+            found = squared_deviations(history, decay)
+            squares.append(dict(zip((m.round for m in history.evaluated), found, strict=True)))
+            means += [statistics.fmean(found)] if found else []
+            averages = history.moving_average(decay)
+            for metrics, average, square in zip(history.evaluated, averages, found, strict=True):
+                rows.append(
+                    [subject.ink.label, subject.run.seed, metrics.round, metrics.test_accuracy, average, square]
+                )
+        if means:
+            deviation = statistics.stdev(means) if len(means) > 1 else None
+            line = over_seeds(group[0].ink, squares)
+            steady.append(pictures.Steadiness(line, statistics.fmean(means), deviation))
+    heads = ["method", "seed", "round", "accuracy", "moving_average", "squared_deviation_points"]
+    title, caption, alt = words.STABILITY
+    return Finding(
+        [Drawing("stability", title, caption.format(window=f"{window:g}"), alt, pictures.stability(steady))],
+        {"stability.csv": to_csv(heads, rows)},
+        [summary_column("stability", subjects, [stability(s.history, decay) for s in subjects])],
+    )
+
+
+def drift_of(subjects: Sequence[Subject]) -> Finding:
+    """Whether clients pull in one direction: cosines of their updates with the mean update."""
+    means = [_line(group, lambda drift: drift.get("cosine")) for group in by_group(subjects)]
+    rows: list[list[object]] = [
+        [subject.ink.label, subject.run.seed, metrics.round, None, drift.get("cosine")]
+        for subject, metrics, drift in _drifts(subjects)
+    ]
+    strips = []
+    for group in by_group(subjects):
+        cosines: dict[int, list[float]] = {}
+        for subject in group:
+            for round in subject.recorded:
+                recorded = recording.load(subject.folder, round)
+                found = spread.cosines(recorded)
+                cosines.setdefault(round, []).extend(cosine for cosine in found if math.isfinite(cosine))
+                for client, cosine in zip(recorded.clients, found, strict=True):
+                    rows.append([subject.ink.label, subject.run.seed, round, client, cosine])
+        strips += [
+            pictures.Strip(group[0].ink, round, np.array(found)) for round, found in cosines.items() if found
+        ]
+    return Finding(
+        [Drawing("drift", *words.DRIFT, pictures.drift(means, strips))],
+        {"drift.csv": to_csv(["method", "seed", "round", "client", "cosine"], rows)},
+        [summary_column("cosine", subjects, [_mean(s, "cosine") for s in subjects])],
+    )
+
+
+Drift = Mapping[str, Any]
+
+
+def _drifts(subjects: Sequence[Subject]) -> list[tuple[Subject, RoundMetrics, Drift]]:
+    """The rounds in which somebody answered, with their figures."""
+    return [(s, metrics, metrics.drift) for s in subjects for metrics in s.history if metrics.drift is not None]
+
+
+def _line(group: Sequence[Subject], figure: Callable[[Drift], float | None]) -> Line:
+    """A figure of a group along the rounds that have it."""
+    seeds: list[dict[int, float]] = []
+    for subject in group:
+        found = ((metrics.round, figure(drift)) for _, metrics, drift in _drifts([subject]))
+        seeds.append({round: value for round, value in found if value is not None and math.isfinite(value)})
+    return over_seeds(group[0].ink, seeds)
+
+
+def _part_line(group: Sequence[Subject], name: str) -> Line:
+    return _line(group, lambda drift: _stages(drift).get(name))
+
+
+def _stages(drift: Drift) -> dict[str, float | None]:
+    """The divergence of every part by its name; null in the file is None here."""
+    values = drift.get("stages") or []
+    return dict(zip([*(f"stage {number}" for number in range(len(values) - 1)), "head"], values, strict=False))
+
+
+def _part_names(subjects: Sequence[Subject]) -> list[str]:
+    """Of all runs together: the stages of the deepest network, then the head."""
+    names = dict.fromkeys(name for _, _, drift in _drifts(subjects) for name in _stages(drift))
+    return sorted(names, key=lambda name: (name == "head", len(name), name))
+
+
+def _mean(subject: Subject, figure: str) -> float | None:
+    line = _line([subject], lambda drift: drift.get(figure))
+    return float(line.ys.mean()) if len(line.ys) else None

@@ -1,0 +1,147 @@
+"""A loss on a grid of a plane of models: the examples, the grid, and workers that share each point's examples.
+
+Where the plane lies is plane.py's matter, and how a surface is drawn that of surface_picture.py.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedacg import engines
+from fedacg.analysis.plane import Coordinates, Plane
+from fedacg.data.examples import Examples, FederatedData, ListedClients, TensorExamples
+from fedacg.engines import EngineSettings, Job, one_thread
+from fedacg.errors import InputError
+from fedacg.ingredients import Ingredients
+from fedacg.local import LocalSettings
+from fedacg.randomness import numpy_generator
+
+Floats = NDArray[np.float64]
+
+_BATCH = 64
+"""Examples a forward pass. Larger ones were no faster, and these keep many workers busy. It is the same for any
+number of workers, so that sums do not depend on it."""
+
+
+def sample_training(data: FederatedData, examples: int, seed: int) -> Examples:
+    """So many training examples of all clients together, all if there are fewer; each is as likely as another.
+
+    Only those that are drawn are fetched.
+    """
+    clients = data.clients
+    ends = np.cumsum([clients.size(client) for client in range(len(clients))])
+    drawn = _draw(int(ends[-1]), examples, seed)
+    owners, starts = np.unique(np.searchsorted(ends, drawn, side="right"), return_index=True)
+    parts = []
+    for owner, positions in zip(owners.tolist(), np.split(drawn, starts[1:]), strict=True):
+        first = int(ends[owner]) - clients.size(owner)
+        parts.append(clients[owner].fetch(torch.from_numpy(positions - first)))
+    return TensorExamples(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
+
+
+def sample_test(data: FederatedData, examples: int, seed: int) -> Examples:
+    """So many test examples, all if there are fewer."""
+    if examples >= len(data.test):
+        return data.test
+    return TensorExamples(*data.test.fetch(torch.from_numpy(_draw(len(data.test), examples, seed))))
+
+
+def _draw(population: int, count: int, seed: int) -> NDArray[np.int64]:
+    if count < 1:
+        raise InputError(f"examples = {count}: must be 1 or more")
+    rng = numpy_generator(seed, "analysis examples")
+    return np.sort(rng.choice(population, size=min(count, population), replace=False))
+
+
+@dataclass(frozen=True, eq=False)
+class Surface:
+    """Values on a grid: `values[j, i]` belongs to (xs[i], ys[j])."""
+
+    xs: Floats
+    ys: Floats
+    values: Floats
+
+
+def axes(
+    plane: Plane, points: Sequence[Coordinates], resolution: int, margin: float = 0.25
+) -> tuple[Floats, Floats]:
+    """A square grid of resolution × resolution points around the plane's three models and these points.
+
+    `margin` is what is left free on every side, as a fraction of what the models and points take up.
+    """
+    if resolution < 2:
+        raise InputError(f"resolution = {resolution}: must be 2 or more")
+    if not margin >= 0:
+        raise InputError(f"margin = {margin}: must be 0 or more")
+    inside = np.array([*plane.corners, *points])
+    low, high = inside.min(axis=0), inside.max(axis=0)
+    side = float((high - low).max()) * (1 + 2 * margin)
+    xs, ys = (np.linspace(centre - side / 2, centre + side / 2, resolution) for centre in (low + high) / 2)
+    return xs, ys
+
+
+def surface(plane: Plane, evaluate: Callable[[Tensor], float], xs: Floats, ys: Floats) -> Surface:
+    """The value of every point of the grid, row by row; progress can be shown from within `evaluate`."""
+    values = [[evaluate(plane.point(float(x), float(y))) for x in xs] for y in ys]
+    return Surface(xs, ys, np.array(values, dtype=np.float64))
+
+
+def estimate_seconds(plane: Plane, evaluate: Callable[[Tensor], float], points: int) -> float:
+    """How long so many points will take, by evaluating the plane's three models; the first only warms up."""
+    corners = iter(plane.corners)
+    evaluate(plane.point(*next(corners)))
+    start = perf_counter()
+    timed = [evaluate(plane.point(x, y)) for x, y in corners]
+    return (perf_counter() - start) / len(timed) * points
+
+
+class Scores(NamedTuple):
+    """How a model does on examples."""
+
+    loss: float
+    """The mean loss: cross-entropy, or the user's own."""
+    error: float
+    """1 − accuracy; NaN where labels are no classes."""
+
+
+Scorer = Callable[[Tensor, Tensor], Scores]
+"""From a model's vector and buffers, in the order of the run's flat model, to its scores."""
+
+
+@contextmanager
+def evaluator(ingredients: Ingredients, examples: Examples, settings: EngineSettings) -> Iterator[Scorer]:
+    """A function that scores models on these examples, for as long as the block lasts.
+
+    Models are scored one after another, and the workers share the examples of each. The scores do not depend on
+    the engine or the number of workers. As in a run, this process computes with one thread meanwhile.
+    """
+    job = Job(
+        module=ingredients.module,
+        channels_last=ingredients.channels_last,
+        # Workers are given what is evaluated, and not all the training data besides.
+        data=replace(ingredients.data, clients=ListedClients([examples]), test=examples),
+        method=ingredients.method,
+        local=LocalSettings(),
+        seed=0,
+        evaluate_batch=_BATCH,
+    )
+    engine = engines.start(settings)
+
+    def score(vector: Tensor, buffers: Tensor) -> Scores:
+        sums = engine.evaluate({"theta": vector, "buffers": buffers})
+        error = 1 - sums.correct / sums.examples if ingredients.data.classes else float("nan")
+        return Scores(sums.loss / sums.examples, error)
+
+    try:
+        with one_thread():
+            engine.setup(job)
+            yield score
+    finally:
+        engine.close()

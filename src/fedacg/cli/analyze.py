@@ -1,0 +1,163 @@
+"""`fedacg analyze`: pictures that show why methods differ, from run folders.
+
+Only what is typed and what is seen at the terminal; the work is done in `fedacg.analysis`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+from fedacg.errors import InputError
+
+if TYPE_CHECKING:
+    from fedacg.analysis.finding import Watcher
+
+_LINE_SECONDS = 30
+
+
+def analyze(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Run folders, or folders with run folders below.", show_default=False)
+    ],
+    what: Annotated[
+        str, typer.Option(help="Pictures, with commas between them.")
+    ] = "surface,divergence,cka,stability,drift",
+    round: Annotated[
+        int | None,
+        typer.Option("--round", "-r", help="The recorded round.", show_default="the last that all runs have"),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path("analysis"),
+    resolution: Annotated[int, typer.Option(help="Points of the surface along each side.")] = 21,
+    examples: Annotated[
+        int, typer.Option(help="Training examples for the surface, test examples for CKA.")
+    ] = 1000,
+    margin: Annotated[
+        float, typer.Option(help="Room left around the models of the surface, as a fraction of theirs.")
+    ] = 0.4,
+    error: Annotated[bool, typer.Option("--error", help="Draw the surface of the test error as well.")] = False,
+    clients: Annotated[
+        str | None,
+        typer.Option(
+            help="The three clients whose models span the surface, with commas.",
+            show_default="the first of the cohort",
+        ),
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="CKA of all test examples at once, not of batches.")
+    ] = False,
+    window: Annotated[float, typer.Option(help="Rounds that the moving average of the accuracy spans.")] = 10,
+    workers: Annotated[int, typer.Option(help="Worker processes; 0 starts one for every core.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the page's path.")] = False,
+) -> None:
+    """Show why methods differ: loss surface, weight divergence, CKA, stability, drift.
+
+    Pictures as PNG and PDF, their numbers as CSV, and one page. The surface and
+    CKA look at a recorded round: run with --set 'analysis.rounds=[50]'.
+    """
+    # Here and not above: matplotlib takes longer to load than most commands take to run.
+    from fedacg.analysis.run import Options, analyse
+
+    options = Options(
+        what=tuple(name.strip() for name in what.split(",") if name.strip()),
+        round=round,
+        resolution=resolution,
+        examples=examples,
+        margin=margin,
+        error=error,
+        clients=None if clients is None else _numbers(clients),
+        exact=exact,
+        window=window,
+        workers=workers,
+    )
+    console = Console()
+    try:
+        found = analyse(folders, out, options, _watcher(console, quiet))
+    except KeyboardInterrupt:
+        typer.echo("\nStopped; no picture was written.")
+        raise typer.Exit(130) from None
+    if quiet:
+        typer.echo(found.page)
+        return
+    console.print()
+    console.print(found.table)
+    console.print()
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+    typer.echo(f"page: {found.page}")
+    names = ", ".join(path.name for path in found.paths)
+    console.print(f"beside it: {names}", highlight=False, markup=False)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"--clients {text!r}: must be three whole numbers with commas between them") from None
+
+
+class Silent:
+    """Says nothing."""
+
+    def estimate(self, work: str, seconds: float) -> None: ...
+
+    @contextmanager
+    def work(self, name: str, steps: int) -> Iterator[Callable[[], None]]:
+        yield lambda: None
+
+
+class Lines:
+    """Plain lines: one when some work starts, and one every half minute."""
+
+    def estimate(self, work: str, seconds: float) -> None:
+        typer.echo(f"{work}: about {_duration(seconds)}")
+
+    @contextmanager
+    def work(self, name: str, steps: int) -> Iterator[Callable[[], None]]:
+        done, last = 0, monotonic()
+        typer.echo(f"{name}: {steps} steps")
+
+        def step() -> None:
+            nonlocal done, last
+            done += 1
+            if monotonic() - last >= _LINE_SECONDS:
+                last = monotonic()
+                typer.echo(f"{name}: step {done} of {steps}")
+
+        yield step
+
+
+class Bars(Lines):
+    """A bar for each piece of work; it stays when that is done."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextmanager
+    def work(self, name: str, steps: int) -> Iterator[Callable[[], None]]:
+        columns = (
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        with Progress(*columns, console=self._console, expand=True) as progress:
+            task = progress.add_task(name, total=steps)
+            yield lambda: progress.advance(task)
+
+
+def _watcher(console: Console, quiet: bool) -> "Watcher":
+    """The display that suits where the output goes."""
+    if quiet:
+        return Silent()
+    return Bars(console) if console.is_terminal else Lines()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,85 @@
+"""How a round's local models spread: cheap figures, recorded in every round.
+
+They are summed up as the updates arrive, in the memory of two vectors whatever the cohort. What takes the local
+models themselves lives in analysis/.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedacg.models.staged import StagedModel
+
+
+def stage_slices(module: nn.Module) -> dict[str, slice]:
+    """Where the stages and the head of a network lie in its flat vector; nothing for one without stages."""
+    if not isinstance(module, StagedModel):
+        return {}
+    parts = {f"stage {number}": stage for number, stage in enumerate(module.stages)} | {"head": module.head}
+    slices, first = {}, 0
+    for name, part in parts.items():
+        size = sum(p.numel() for p in part.parameters() if p.requires_grad)
+        slices[name] = slice(first, first + size)
+        first += size
+    return slices
+
+
+class Drift:
+    """Sums over a round's updates Δ_i with weights ω_i; Δ = Σ ω_i Δ_i."""
+
+    def __init__(self, phi: Tensor, parts: Sequence[slice]) -> None:
+        self._phi, self._parts = phi, parts
+        self._mean, self._units = torch.zeros_like(phi), torch.zeros_like(phi)
+        self._squares = [0.0] * len(parts)
+        self._square = self._distance = 0.0
+        self._clients = 0
+
+    def add(self, delta: Tensor, weight: float) -> None:
+        norm = _norm(delta)
+        self._clients += 1
+        self._distance += weight * norm
+        self._square += weight * norm**2
+        for number, part in enumerate(self._parts):
+            self._squares[number] += weight * _norm(delta[part]) ** 2
+        self._mean.add_(delta, alpha=weight)
+        if norm:
+            self._units.add_(delta, alpha=1 / norm)
+
+    def figures(self, m: Tensor | None) -> dict[str, Any]:
+        """What `metrics.jsonl` has of a round in which somebody answered; m is the server's momentum after it.
+
+        divergence   √(Σ ω_i ‖w_i − w̄‖²), w̄ = Σ ω_i w_i; relative to ‖w̄‖; and of every stage and the head
+        distance     Σ ω_i ‖w_i − φ‖; relative to ‖φ‖
+        cosine       the mean over clients of cos(Δ_i, Δ)
+        """
+        delta = _norm(self._mean)
+        # Σ ω_i ‖w_i − w̄‖² = Σ ω_i ‖Δ_i‖² − ‖Δ‖², so the updates need not be kept.
+        divergence = math.sqrt(max(0.0, self._square - delta**2))
+        stages = [
+            math.sqrt(max(0.0, square - _norm(self._mean[part]) ** 2))
+            for square, part in zip(self._squares, self._parts, strict=True)
+        ]
+        figures: dict[str, Any] = {
+            "divergence": divergence,
+            "divergence_relative": _ratio(divergence, _norm(self._phi + self._mean)),
+            "distance": self._distance,
+            "distance_relative": _ratio(self._distance, _norm(self._phi)),
+            "cosine": _ratio(float(self._units @ self._mean) / self._clients, delta),
+            "delta_norm": delta,
+        }
+        if m is not None:
+            figures["momentum_norm"] = _norm(m)
+        if stages:
+            figures["stages"] = stages
+        return figures
+
+
+def _norm(vector: Tensor) -> float:
+    return float(torch.linalg.vector_norm(vector))
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
