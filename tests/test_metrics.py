@@ -143,7 +143,9 @@ json_values = st.one_of(st.none(), st.booleans(), st.integers(), finite, st.text
     extra=st.dictionaries(st.text().map(lambda key: f"new_{key}"), json_values),
 )
 def test_a_round_survives_json_with_keys_nobody_knows(accuracy, losses, extra):
-    metrics = RoundMetrics(1, 0.1, (1, 2), 5, 0.5, 3, 4, 0.1, 0.2, 0.3, accuracy, None, losses, extra)
+    metrics = RoundMetrics(
+        1, 0.1, (1, 2), 5, 0.5, 3, 4, 0.1, 0.2, 0.3, accuracy, answered=(2,), client_losses=losses, extra=extra
+    )
     line = metrics.to_json()
     assert "\n" not in line
     assert RoundMetrics.from_json(line) == metrics

@@ -4,7 +4,6 @@ A client is made from (seed, client number) when it takes part, so a million of 
 Data sets that come from files live elsewhere.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,13 +79,7 @@ def federate(clients: int, alpha: float, beta: float, seed: int) -> FederatedDat
     """A synthetic federation with its test set: the held-out examples of the first hundred clients."""
     if clients < 1:
         raise InputError(f"data.clients = {clients}: must be at least 1")
-    made = SyntheticClients(clients, _spread("alpha", alpha), _spread("beta", beta), seed)
+    made = SyntheticClients(clients, alpha, beta, seed)
     held_out = [made.held_out(client) for client in range(min(clients, TEST_CLIENTS))]
     test = TensorExamples(torch.cat([part.x for part in held_out]), torch.cat([part.y for part in held_out]))
     return FederatedData("synthetic", made, test, PlainPipeline(), CLASSES, (FEATURES,))
-
-
-def _spread(name: str, value: float) -> float:
-    if not (value >= 0 and math.isfinite(value)):
-        raise InputError(f"data.{name} = {value:g}: must be 0 or greater, and finite")
-    return value
