@@ -32,10 +32,10 @@ def cka_of(subjects: Sequence[Subject], round: int, examples: int, exact: bool, 
         for subject in part:
             recorded = recording.load(subject.folder, round)
             models = LocalModels(ingredients, recorded)
-            steps = len(recorded.clients) * -(-used // _BATCH)
-            with watcher.work(f"CKA of {subject.run.label}", steps) as step:
+            passes = 1 if exact else -(-used // _BATCH)
+            with watcher.work(f"CKA of {subject.run.label}", len(recorded.clients) * passes) as step:
                 batches = models.inputs(chosen, _BATCH, seed)
-                found[subject.folder] = layerwise(_Watched(models, step), batches)
+                found[subject.folder] = layerwise(_Watched(models, step), batches, exact=exact)
     lines = [over_seeds(g[0].ink, [dict(enumerate(found[s.folder])) for s in g]) for g in by_group(subjects)]
     rows = [
         [subject.ink.label, subject.run.seed, round, layer, value]
