@@ -370,7 +370,7 @@ def test_models_that_span_no_plane_are_refused_with_their_clients(fedacg: Comman
 
 
 def test_ctrl_c_ends_without_a_traceback(fedacg: Command, trio: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedacg.analysis.layers.layerwise", interrupted)

@@ -87,7 +87,7 @@ def another(key: str, kind: Any, value: Any) -> Any:
     if kind is str:
         return f"/another {value}"
     if isinstance(value, tuple):
-        return (*value, 0.25)
+        return (*value, 7 if key == "analysis.rounds" else 0.25)
     return next(choice for choice in get_args(kind) if choice != value)
 
 
