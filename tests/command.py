@@ -1,9 +1,12 @@
 """The program `fedacg`, in this process or in one of its own."""
 
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,3 +80,32 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         # Tests that are run in the background may have been told to ignore Ctrl-C, and children would be, too.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+
+
+def lines(folder: Path) -> int:
+    """How many rounds the run `killed` has written."""
+    path = folder / "killed" / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def digests_with_and_without_kills(folder: Path, kills: int, moments: random.Random) -> tuple[str, str]:
+    """The fingerprints of `tiny.toml` run in one go, and killed at random moments and resumed."""
+    whole = start(folder, "run", "tiny.toml", "--out", "whole", "--quiet")
+    whole.communicate(timeout=300)
+    assert whole.returncode == 0
+    for _ in range(kills):
+        run = start(folder, "run", "tiny.toml", "--out", "killed", "--resume")
+        before = lines(folder)
+        while lines(folder) <= before and run.poll() is None:
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0, 0.3))
+        run.kill()
+        run.communicate()
+        assert run.returncode == -signal.SIGKILL, "the run ended before it was killed"
+    last = start(folder, "run", "tiny.toml", "--out", "killed", "--resume", "--quiet")
+    last.communicate(timeout=300)
+    assert last.returncode == 0
+    undisturbed, killed = (
+        json.loads((folder / run / "summary.json").read_text())["vector_sha256"] for run in ("whole", "killed")
+    )
+    return undisturbed, killed

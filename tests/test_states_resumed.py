@@ -1,10 +1,8 @@
 """Methods whose clients keep something: interrupted anywhere and resumed, they give the same bits."""
 
-import json
 import os
 import random
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from command import TINY, Command, start
+from command import TINY, Command, digests_with_and_without_kills
 from fedacg import methods
 from fedacg.data.own import from_pairs
 from fedacg.engines.base import Answer, ClientMemory, Engine, Job, Task
@@ -203,28 +201,8 @@ def test_kill_9_at_random_moments_and_resume_give_the_same_bits(fedacg: Command,
     text = TINY.replace("rounds = 40", "rounds = 150").replace('"serial"', '"processes"\nworkers = 2')
     text = text.replace("clients = 20", "clients = 8") + f'[method]\nname = "{method}"\n'
     (folder / "tiny.toml").write_text(text)
-    whole = start(folder, "run", "tiny.toml", "--out", "whole", "--quiet")
-    whole.communicate(timeout=300)
-    assert whole.returncode == 0
-
-    metrics = folder / "killed" / "metrics.jsonl"
-    moments = random.Random(method)
-    for _ in range(3):
-        run = start(folder, "run", "tiny.toml", "--out", "killed", "--resume")
-        before = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-        while run.poll() is None and (not metrics.exists() or metrics.read_bytes().count(b"\n") <= before):
-            time.sleep(0.005)
-        time.sleep(moments.uniform(0, 0.3))
-        run.kill()
-        run.communicate()
-        assert run.returncode == -signal.SIGKILL, "the run ended before it was killed"
-    last = start(folder, "run", "tiny.toml", "--out", "killed", "--resume", "--quiet")
-    last.communicate(timeout=300)
-    assert last.returncode == 0
-    digests = [
-        json.loads((folder / run / "summary.json").read_text())["vector_sha256"] for run in ("whole", "killed")
-    ]
-    assert digests[0] == digests[1]
+    whole, killed = digests_with_and_without_kills(folder, 3, random.Random(method))
+    assert whole == killed
 
 
 def test_a_folder_whose_states_have_gone_is_refused(tmp_path: Path) -> None:

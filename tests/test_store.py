@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from command import TINY, Command, start
+from command import TINY, Command, digests_with_and_without_kills, lines, start
 from fedacg.errors import InputError, RunError
 from fedacg.experiment import Experiment, read_toml
 from fedacg.ingredients import prepare
@@ -177,32 +177,8 @@ def test_kill_9_at_five_random_moments_and_resume_give_the_same_bits(fedacg: Com
     (folder / "tiny.toml").write_text(
         TINY.replace("rounds = 40", "rounds = 400").replace('"serial"', '"processes"\nworkers = 2')
     )
-    undisturbed = start(folder, "run", "tiny.toml", "--out", "whole", "--quiet")
-    undisturbed.communicate(timeout=300)
-    assert undisturbed.returncode == 0
-
-    moments = random.Random(7)
-    for _ in range(5):
-        run = start(folder, "run", "tiny.toml", "--out", "killed", "--resume")
-        before = _lines(folder)
-        while _lines(folder) <= before and run.poll() is None:
-            time.sleep(0.005)
-        time.sleep(moments.uniform(0, 0.4))
-        run.kill()
-        run.communicate()
-        assert run.returncode == -signal.SIGKILL, "the run ended before it was killed"
-    last = start(folder, "run", "tiny.toml", "--out", "killed", "--resume", "--quiet")
-    last.communicate(timeout=300)
-    assert last.returncode == 0
-    digests = [
-        json.loads((folder / run / "summary.json").read_text())["vector_sha256"] for run in ("whole", "killed")
-    ]
-    assert digests[0] == digests[1]
-
-
-def _lines(folder: Path) -> int:
-    path = folder / "killed" / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    whole, killed = digests_with_and_without_kills(folder, 5, random.Random(7))
+    assert whole == killed
 
 
 @pytest.mark.slow
@@ -211,7 +187,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(fedacg: Command, number: signal.Sign
     run = start(
         fedacg.folder, "run", "tiny.toml", "--out", "killed", "-s", "rounds=100000", "-s", "save.seconds=1000"
     )
-    while _lines(fedacg.folder) < 3 and run.poll() is None:
+    while lines(fedacg.folder) < 3 and run.poll() is None:
         time.sleep(0.01)
     run.send_signal(number)
     output, _ = run.communicate(timeout=60)
