@@ -76,11 +76,12 @@ class Federation:
             start = perf_counter()
             state = self.moment.state
             attendance = self.sampling.attendance(round)
-            tasks = self._tasks(round, attendance)
+            sizes = [self.job.data.clients.size(client) for client in attendance.answered]
+            tasks = self._tasks(round, attendance, sizes)
 
             broadcast = {**rule.broadcast(state), "buffers": state["buffers"]}
             answers = self.engine.train(broadcast, tasks, self.memory.read)
-            replies = Replies(self, answers, round, tasks, state)
+            replies = Replies(self, answers, round, sizes, state)
             if tasks:  # when nobody answers, nothing moves and nothing decays
                 state = {**rule.step(state, replies, clients), "buffers": replies.buffers}
             aggregated = perf_counter()
@@ -106,13 +107,12 @@ class Federation:
                 client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
             )
 
-    def _tasks(self, round: int, attendance: Attendance) -> list[Task]:
-        """The work of those who will answer."""
-        sizes, local = self.job.data.clients.size, self.job.local
-        stragglers = set(attendance.stragglers)
+    def _tasks(self, round: int, attendance: Attendance, sizes: Sequence[int]) -> list[Task]:
+        """The work of those who will answer, clients of these sizes."""
+        steps_for, stragglers = self.job.local.steps_for, set(attendance.stragglers)
         return [
-            Task(round, client, self.sampling.steps(local.steps_for(sizes(client)), client in stragglers))
-            for client in attendance.answered
+            Task(round, client, self.sampling.steps(steps_for(size), client in stragglers))
+            for client, size in zip(attendance.answered, sizes, strict=True)
         ]
 
 
@@ -120,12 +120,11 @@ class Replies:
     """A round's answers as the server rule sees them: decoded, weighed, checked, and counted on the way."""
 
     def __init__(
-        self, federation: Federation, answers: Iterable[Answer], round: int, tasks: Sequence[Task], state: State
+        self, federation: Federation, answers: Iterable[Answer], round: int, sizes: Sequence[int], state: State
     ) -> None:
         self._job, self._memory = federation.job, federation.memory
         self._answers, self._round, self._theta = iter(answers), round, state["theta"]
-        sizes = federation.job.data.clients.size
-        self.weights = federation.sampling.weigh([sizes(task.client) for task in tasks])
+        self.weights = federation.sampling.weigh(sizes)
         self.examples: list[int] = []
         self.losses: list[float] = []
         self.bytes = 0
@@ -141,14 +140,15 @@ class Replies:
             answer = next(self._answers)
             self.seconds += perf_counter() - start
             delta, extras = self._decode(answer)
-            if not all(bool(vector.sum().isfinite()) for vector in (delta, *extras.values())):
+            if not all(math.isfinite(vector.sum()) for vector in (delta, *extras.values())):
                 raise RunError(
                     f"diverged in round {self._round}: the update of client {answer.client} is not finite; "
                     "a lower local.lr or a local.clip may help"
                 )
             if answer.keep:
                 self._memory.write(self._round, answer.client, answer.keep)
-            self.buffers.add_(answer.upload["buffers"], alpha=weight)
+            if self.buffers.numel():
+                self.buffers.add_(answer.upload["buffers"], alpha=weight)
             self.bytes += message_bytes(answer.upload)
             self.examples.append(answer.examples)
             self.losses.append(answer.loss)
