@@ -123,7 +123,9 @@ def bare_rounds(stack: ExitStack, workload: Workload, workers: int) -> Callable[
     return play
 
 
-def our_rounds(stack: ExitStack, workload: Workload, workers: int, method: str) -> Callable[[], None]:
+def our_rounds(
+    stack: ExitStack, workload: Workload, workers: int, method: str, engine: str = "processes"
+) -> Callable[[], None]:
     """A function that plays one round here."""
     experiment = Experiment.parse(
         {
@@ -138,15 +140,15 @@ def our_rounds(stack: ExitStack, workload: Workload, workers: int, method: str) 
                 "clip": CLIP,
             },
             "evaluate": {"every": 10**6},
-            "engine": {"workers": workers},
+            "engine": {"name": engine, "workers": workers},
         }
     )
     module = workload.module()
     ingredients = Ingredients(module, bool(module.channels_last), workload.data(), methods.build(method))
-    engine = start(experiment.engine)
-    stack.callback(engine.close)
+    started = start(experiment.engine)
+    stack.callback(started.close)
     memory = ClientStates(Path(stack.enter_context(TemporaryDirectory())))
-    rounds = assemble(experiment, ingredients, engine, memory).run()
+    rounds = assemble(experiment, ingredients, started, memory).run()
     return lambda: (next(rounds), None)[1]
 
 

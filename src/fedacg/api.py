@@ -48,6 +48,7 @@ def run(
     targets: Sequence[float] = (),
     seed: int = 0,
     workers: int = 0,
+    fuse: str = "auto",
     out: Path | str | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -85,6 +86,8 @@ def run(
         targets: Accuracies whose rounds and bytes the summary reports.
         seed: Of everything random but the model's initial parameters, which come with it.
         workers: Worker processes; 0 does all the work in this one. The result is the same to the bit.
+        fuse: Whether many clients are trained in one computation: `auto` where it pays, `on`, or `off`. It
+            changes the rounding.
         out: A run folder to write; by default nothing is written.
         resume: Go on with the run in `out`.
         overwrite: Replace the run in `out`.
@@ -122,7 +125,7 @@ def run(
                 "clip": clip or 0.0,
             },
             "evaluate": {"every": evaluate_every, "targets": tuple(targets)},
-            "engine": {"name": "processes", "workers": workers} if workers else {"name": "serial"},
+            "engine": {"name": "processes" if workers else "serial", "workers": workers, "fuse": fuse},
         }
     )
     if cohorts is not None:
@@ -168,7 +171,7 @@ _SPELLED = {
     **{f"local.{key}": key for key in ("lr", "lr_decay", "weight_decay", "momentum", "clip")},
     **{
         key: key.partition(".")[2]
-        for key in ("cohort.weights", "cohort.draw", "evaluate.targets", "engine.workers")
+        for key in ("cohort.weights", "cohort.draw", "evaluate.targets", "engine.workers", "engine.fuse")
     },
 }
 """The parameters of `run` behind the keys of a description."""

@@ -114,7 +114,7 @@ class Experiment(Section):
 
     def difference(self, other: "Experiment") -> list[str]:
         """What differs in a way that changes the result, a line a key; where the work is done does not."""
-        ours, theirs = (_flat(e.model_dump(exclude={"engine", "save", "name", "analysis"})) for e in (self, other))
+        ours, theirs = (_flat(e._decisive()) for e in (self, other))
         keys = sorted(ours.keys() | theirs.keys())
         return [
             f"{key} is {_toml(ours[key]) if key in ours else 'absent'}"
@@ -122,6 +122,13 @@ class Experiment(Section):
             for key in keys
             if ours.get(key) != theirs.get(key)
         ]
+
+    def _decisive(self) -> Tree:
+        """The settings that the bits of the result follow from."""
+        return {
+            **self.model_dump(exclude={"engine", "save", "name", "analysis"}),
+            "engine": self.engine.model_dump(include={"fuse"}),
+        }
 
 
 def read_toml(path: Path) -> Tree:

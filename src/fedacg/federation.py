@@ -80,11 +80,12 @@ class Federation:
             start = perf_counter()
             state = self.moment.state
             attendance = self.sampling.attendance(round)
-            tasks = self._tasks(round, attendance)
+            sizes = [self.job.data.clients.size(client) for client in attendance.answered]
+            tasks = self._tasks(round, attendance, sizes)
 
             broadcast = {**rule.broadcast(state), "buffers": state["buffers"]}
             answers = self.engine.train(broadcast, tasks, self.memory.read)
-            replies = Replies(self, answers, round, tasks, state, broadcast)
+            replies = Replies(self, answers, round, sizes, state, broadcast)
             if tasks:  # when nobody answers, nothing moves and nothing decays
                 state = {**rule.step(state, replies, clients), "buffers": replies.buffers}
             aggregated = perf_counter()
@@ -111,13 +112,12 @@ class Federation:
                 drift=replies.drift.figures(state.get("m")) if tasks else None,
             )
 
-    def _tasks(self, round: int, attendance: Attendance) -> list[Task]:
-        """The work of those who will answer."""
-        sizes, local = self.job.data.clients.size, self.job.local
-        stragglers = set(attendance.stragglers)
+    def _tasks(self, round: int, attendance: Attendance, sizes: Sequence[int]) -> list[Task]:
+        """The work of those who will answer, clients of these sizes."""
+        steps_for, stragglers = self.job.local.steps_for, set(attendance.stragglers)
         return [
-            Task(round, client, self.sampling.steps(local.steps_for(sizes(client)), client in stragglers))
-            for client in attendance.answered
+            Task(round, client, self.sampling.steps(steps_for(size), client in stragglers))
+            for client, size in zip(attendance.answered, sizes, strict=True)
         ]
 
 
@@ -129,14 +129,13 @@ class Replies:
         federation: Federation,
         answers: Iterable[Answer],
         round: int,
-        tasks: Sequence[Task],
+        sizes: Sequence[int],
         state: State,
         broadcast: Message,
     ) -> None:
         self._job, self._memory, self._recorder = federation.job, federation.memory, federation.recorder
         self._answers, self._round, self._broadcast = iter(answers), round, broadcast
-        sizes = federation.job.data.clients.size
-        self.weights = federation.sampling.weigh([sizes(task.client) for task in tasks])
+        self.weights = federation.sampling.weigh(sizes)
         self.examples: list[int] = []
         self.losses: list[float] = []
         self.bytes = 0
@@ -155,14 +154,15 @@ class Replies:
             answer = next(self._answers)
             self.seconds += perf_counter() - start
             delta, extras = self._decode(answer)
-            if not all(bool(vector.sum().isfinite()) for vector in (delta, *extras.values())):
+            if not all(math.isfinite(vector.sum()) for vector in (delta, *extras.values())):
                 raise RunError(
                     f"diverged in round {self._round}: the update of client {answer.client} is not finite; "
                     "a lower local.lr or a local.clip may help"
                 )
             if answer.keep:
                 self._memory.write(self._round, answer.client, answer.keep)
-            self.buffers.add_(answer.upload["buffers"], alpha=weight)
+            if self.buffers.numel():
+                self.buffers.add_(answer.upload["buffers"], alpha=weight)
             self.drift.add(delta, weight)
             if self._recorder and self._recorder.active:
                 phi, buffers = self._broadcast["phi"], self._broadcast["buffers"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from fedacg import methods, models
+from fedacg import fused, methods, models
 from fedacg.data.catalogue import federate
 from fedacg.data.examples import FederatedData, ViewExamples
 from fedacg.engines import Engine, Job
@@ -21,6 +21,7 @@ from fedacg.randomness import numpy_generator, stream_seed
 from fedacg.recording import Recorder
 from fedacg.sampling import Sampling
 from fedacg.states import ClientStates
+from fedacg.vector import trainable
 
 GIVEN = "python"
 """Stands in a description for data or a model that were handed over as objects."""
@@ -87,6 +88,25 @@ def sampling(experiment: Experiment, clients: int, cohorts: Sequence[Sequence[in
     )
 
 
+def group(experiment: Experiment, ingredients: Ingredients, cohorts: Sequence[Sequence[int]] | None = None) -> int:
+    """How many clients are trained at once, at most: 1 where fusing is not wanted, does not pay or cannot be."""
+    wish, data = experiment.engine.fuse, ingredients.data
+    if wish == "off":
+        return 1
+    parameters = sum(p.numel() for p in trainable(ingredients.module))
+    cohort = sampling(experiment, len(data.clients), cohorts).size
+    if wish == "auto" and not fused.worthwhile(parameters, cohort):
+        return 1
+    obstacle = fused.obstacle(
+        ingredients.module, ingredients.channels_last, data, ingredients.method, experiment.local.batch
+    )
+    if obstacle is None:
+        return fused.group_size(parameters)
+    if wish == "on":
+        raise InputError(f"engine.fuse = 'on': {obstacle}; set it to 'auto' or 'off'")
+    return 1
+
+
 def assemble(
     experiment: Experiment,
     ingredients: Ingredients,
@@ -104,6 +124,7 @@ def assemble(
         local=experiment.local,
         seed=experiment.seed,
         evaluate_batch=experiment.evaluate.batch,
+        group=group(experiment, ingredients, cohorts),
     )
     return Federation(
         job,

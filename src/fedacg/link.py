@@ -4,7 +4,7 @@ A message's size is the length of its vectors' bytes. The few scalars beside the
 of steps, the loss) are not counted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import torch
@@ -26,6 +26,10 @@ class Link(Protocol):
         """The bytes to send (uint8)."""
         ...
 
+    def encode_rows(self, vectors: Tensor, randoms: Iterable[torch.Generator]) -> Tensor:
+        """The same for every row of a matrix, each with a generator of its own."""
+        ...
+
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
         """The vector that arrived, as long and of the type as `like`."""
         ...
@@ -40,6 +44,9 @@ class FullPrecision:
 
     def encode(self, vector: Tensor, random: torch.Generator) -> Tensor:
         return vector.view(torch.uint8)
+
+    def encode_rows(self, vectors: Tensor, randoms: Iterable[torch.Generator]) -> Tensor:
+        return vectors.view(torch.uint8)
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
         return payload.view(like.dtype)

@@ -1,7 +1,7 @@
 """One client's K local steps on a flat model: g ← 0, backward, corrections, clip, w ← w − η(g + decay·w).
 
 Knows the flat vector, a client's examples and an objective. What a method's objective is made of lives in
-methods/, where the result goes in engines/.
+methods/, the same steps for many clients at once in fused.py, where the result goes in engines/.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,9 +38,10 @@ class LocalSettings(Section):
     clip: float = Field(0.0, ge=0)
     """Largest norm of the whole gradient, corrections included; 0 never clips."""
 
-    def lr_at(self, round: int) -> float:
-        """The learning rate at the start of a round."""
-        return self.lr * self.lr_decay ** (round - 1)
+    def lr_at(self, round: int, epoch: int = 0) -> float:
+        """The learning rate in a round, at its start or in a later local epoch, counted from 0."""
+        lr = self.lr * self.lr_decay ** (round - 1)
+        return lr * self.lr_decay**epoch if self.epoch_decay else lr
 
     def steps_for(self, examples: int) -> int:
         """K, the number of local steps of a client with this many examples."""
@@ -73,7 +74,6 @@ def train(
     """Take a client's K steps on `flat`, in place; return the mean loss over the examples seen."""
     w, g = flat.w, flat.g
     velocity = torch.zeros_like(w) if settings.momentum else None
-    lr = settings.lr_at(visit.round)
     augment = visit.random("augment")
     total, seen = 0.0, 0
     for epoch, index in _batches(len(examples), settings.batch, visit.steps, visit.random("shuffle")):
@@ -83,14 +83,8 @@ def train(
         loss = sum_losses(losses, forward)
         torch.autograd.backward(loss)
         with torch.no_grad():
-            for correction in corrections:
-                correction.correct(g, w)
-            if settings.clip:
-                clip(g, settings.clip)
-            if settings.weight_decay:
-                g.add_(w, alpha=settings.weight_decay)
-            step = g if velocity is None else velocity.mul_(settings.momentum).add_(g)
-            w.add_(step, alpha=-(lr * settings.lr_decay**epoch if settings.epoch_decay else lr))
+            step = direction(g, w, velocity, corrections, settings)
+            w.add_(step, alpha=-settings.lr_at(visit.round, epoch))
         total += float(loss.detach()) * len(y)
         seen += len(y)
     return total / seen
@@ -104,19 +98,37 @@ def sum_losses(losses: Sequence[Loss], forward: Forward) -> Tensor:
     return total
 
 
+def direction(
+    g: Tensor, w: Tensor, velocity: Tensor | None, corrections: Sequence[Correction], settings: LocalSettings
+) -> Tensor:
+    """g with corrections, clipped, with weight decay and momentum: what a step goes against, for every row."""
+    for correction in corrections:
+        correction.correct(g, w)
+    if settings.clip:
+        clip(g, settings.clip)
+    if settings.weight_decay:
+        g.add_(w, alpha=settings.weight_decay)
+    return g if velocity is None else velocity.mul_(settings.momentum).add_(g)
+
+
 def clip(g: Tensor, largest: float) -> None:
-    """g ← g·min(1, c/(‖g‖ + 10⁻⁶)), as `torch.nn.utils.clip_grad_norm_` does."""
-    scale = largest / (float(torch.linalg.vector_norm(g)) + 1e-6)
-    if scale < 1:
-        g.mul_(scale)
+    """g ← g·min(1, c/(‖g‖ + 10⁻⁶)), as `torch.nn.utils.clip_grad_norm_` does; each row by its own norm."""
+    scale = largest / (torch.linalg.vector_norm(g, dim=-1, keepdim=True).double() + 1e-6)
+    if bool((scale < 1).any()):
+        g.mul_(scale.clamp_(max=1).to(g.dtype))
+
+
+def orders(examples: int, batch: int, steps: int, shuffle: torch.Generator) -> Iterator[Tensor]:
+    """A new order of the examples for every epoch; the last one ends where K steps are done."""
+    left = steps
+    while left > 0:
+        order = torch.randperm(examples, generator=shuffle)[: left * batch]
+        yield order
+        left -= -(-len(order) // batch)
 
 
 def _batches(examples: int, batch: int, steps: int, shuffle: torch.Generator) -> Iterator[tuple[int, Tensor]]:
-    """(epoch, positions) of each step: a new order in every epoch, until K steps are done."""
-    left = steps
-    epoch = 0
-    while left:
-        for index in torch.split(torch.randperm(examples, generator=shuffle), batch)[:left]:
+    """(epoch, positions) of each step."""
+    for epoch, order in enumerate(orders(examples, batch, steps, shuffle)):
+        for index in torch.split(order, batch):
             yield epoch, index
-            left -= 1
-        epoch += 1

@@ -5,6 +5,8 @@ the position on an even grid over [−s, s], rounded up or down at random so tha
 The grid has 2ᵇ − 1 points, zero among them, and the two points ±s for b = 1.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -30,6 +32,10 @@ class Quantised:
         up = torch.rand(position.shape, generator=random, dtype=position.dtype) < position.sub_(lower)
         codes = lower.to(torch.uint8).add_(up)
         return torch.cat([scale.view(-1).view(torch.uint8), self._pack(codes.view(-1))])
+
+    def encode_rows(self, vectors: Tensor, randoms: Iterable[torch.Generator]) -> Tensor:
+        """The bytes of every row, each rounded with a generator of its own."""
+        return torch.stack([self.encode(v, random) for v, random in zip(vectors, randoms, strict=True)])
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
         """The vector that arrived, as long and of the type as `like`."""

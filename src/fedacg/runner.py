@@ -20,7 +20,7 @@ from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
 from fedacg.experiment import Experiment, read_toml
 from fedacg.federation import Federation, Moment
-from fedacg.ingredients import GIVEN, Ingredients, assemble, prepare
+from fedacg.ingredients import GIVEN, Ingredients, assemble, group, prepare
 from fedacg.metrics import History, Reached, RoundMetrics
 from fedacg.recording import Recorder
 from fedacg.states import ClientStates
@@ -74,6 +74,7 @@ def play(
     """Play an experiment to its end, from the start or from where its folder stands."""
     if resume and overwrite:
         raise InputError("--resume and --overwrite: a run is either gone on with or replaced")
+    group(experiment, ingredients, cohorts)  # refuses what cannot be fused before anything is begun
     store = RunFolder(folder) if folder else None
     own_engine = None
     try:

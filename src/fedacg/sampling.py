@@ -90,6 +90,11 @@ class Population:
         self._stage = -1
         self._members: NDArray[np.int64]
 
+    @property
+    def size(self) -> int:
+        """How many are there at a time."""
+        return self._settings.present or self._clients
+
     def present(self, round: int) -> NDArray[np.int64] | None:
         """Who is there in a round, in ascending order; None is everybody."""
         if not self._settings.present:
@@ -132,6 +137,13 @@ class Sampling:
         self._cohort, self._failures, self._cohorts = cohort, failures or FailureSettings(), cohorts
         self._clients, self._seed = clients, seed
         self._population = Population(population, clients, seed)
+
+    @property
+    def size(self) -> int:
+        """M, the number of clients that are meant to be asked in a round; the largest where they were given."""
+        if self._cohorts is not None:
+            return max(map(len, self._cohorts))
+        return self._cohort.count(self._population.size)
 
     def attendance(self, round: int) -> Attendance:
         """Who is asked in a round, who answers, and who straggles."""

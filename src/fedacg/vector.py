@@ -30,6 +30,7 @@ class FlatModel:
         self.w = torch.empty(size, dtype=parameters[0].dtype, device=parameters[0].device)
         self.g = self.w.new_zeros(0 if frozen else size)
         self._parameters = parameters
+        self._names = [name for name, p in module.named_parameters() if p.requires_grad]
         offset = 0
         for p in parameters:
             span = slice(offset, offset + p.numel())
@@ -74,6 +75,14 @@ class FlatModel:
             p.data = p.data.clone(memory_format=torch.contiguous_format)
             p.grad = None
         return self.module
+
+    def unfold(self, vector: Tensor) -> dict[str, Tensor]:
+        """The parameters that any vector like `w` holds, by name, as views that autograd follows."""
+        parts = torch.split(vector, [p.numel() for p in self._parameters])
+        return {
+            name: _view(part, p.shape, self.channels_last)
+            for name, p, part in zip(self._names, self._parameters, parts, strict=True)
+        }
 
     def prepare(self, x: Tensor) -> Tensor:
         """An input in the model's own type and memory layout."""

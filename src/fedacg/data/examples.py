@@ -130,10 +130,12 @@ class SplitClients:
         return len(self.offsets) - 1
 
     def __getitem__(self, client: int, /) -> Examples:
-        return ViewExamples(self.base, self.order[self.offsets[client] : self.offsets[client + 1]])
+        first, last = self.offsets[client : client + 2].tolist()
+        return ViewExamples(self.base, self.order[first:last])
 
     def size(self, client: int) -> int:
-        return int(self.offsets[client + 1] - self.offsets[client])
+        first, last = self.offsets[client : client + 2].tolist()
+        return int(last - first)
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,21 @@ class FederatedData:
     """How many classes the labels name; 0 when they are floating point and name none (own data only)."""
     shape: tuple[int, ...]
     """Shape of one input as the model sees it, without the batch dimension."""
+
+
+def fetch_together(examples: Sequence[Examples], index: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """What each has at its positions, so many of the index for each, one after the other.
+
+    Views on the same base are fetched in one go.
+    """
+    views = [part for part in examples if isinstance(part, ViewExamples)]
+    if len(views) == len(examples) and all(view.base is views[0].base for view in views):
+        lengths = torch.tensor([len(view) for view in views])
+        shift = torch.repeat_interleave(lengths.cumsum(0) - lengths, counts)
+        return views[0].base.fetch(torch.cat([view.index for view in views])[index + shift])
+    parts = zip(examples, torch.split(index, counts.tolist()), strict=True)
+    fetched = [part.fetch(positions) for part, positions in parts]
+    return torch.cat([x for x, _ in fetched]), torch.cat([y for _, y in fetched])
 
 
 def labels(examples: Examples, index: Tensor | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, Protocol
 
 import torch
@@ -16,11 +17,13 @@ from fedacg.settings import Section
 
 
 class EngineSettings(Section):
-    """Where the local work is done; the result does not depend on it."""
+    """Where and how the local work is done; the result does not depend on it, but for the rounding of `fuse`."""
 
     name: Literal["serial", "processes"] = "processes"
     workers: int = Field(0, ge=0)
     """Worker processes, one thread each; 0 starts one for every core."""
+    fuse: Literal["auto", "on", "off"] = "auto"
+    """Whether many clients are trained in one computation; `auto` does so where it was measured to pay."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Job:
     local: LocalSettings
     seed: int
     evaluate_batch: int
+    group: int = 1
+    """Clients that are trained at once, at most; 1 trains one after the other."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,29 @@ class Answer:
     upload: Message
     keep: Message
     """What the client keeps until its next visit; it stays with the client and is not counted."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a group of clients answers: each vector of a message is a matrix with a row for every client."""
+
+    tasks: Sequence[Task]
+    examples: Sequence[int]
+    losses: Sequence[float]
+    upload: Message
+    keep: Message
+
+    def __iter__(self) -> Iterator[Answer]:
+        uploads, kept = self._rows(self.upload), self._rows(self.keep)
+        for task, examples, loss, upload, keep in zip(
+            self.tasks, self.examples, self.losses, uploads, kept, strict=True
+        ):
+            yield Answer(task.client, examples, task.steps, loss, upload, keep)
+
+    def _rows(self, message: Message) -> Iterator[Message]:
+        """The messages of the clients, one by one."""
+        columns = [matrix.unbind() for matrix in message.values()]
+        return (dict(zip(message, [c[row] for c in columns], strict=True)) for row in range(len(self.tasks)))
 
 
 @dataclass(frozen=True)
@@ -91,6 +119,16 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def groups(tasks: Sequence[Task], largest: int) -> list[Sequence[Task]]:
+    """A round's tasks in groups that are trained at once, as even as can be.
+
+    They follow from the places in the cohort alone, so that no result depends on the number of workers.
+    """
+    count = -(-len(tasks) // largest)
+    bounds = [len(tasks) * place // count for place in range(count + 1)] if count else []
+    return [tasks[first:last] for first, last in pairwise(bounds)]
 
 
 def chunks(examples: int, size: int) -> list[tuple[int, int]]:

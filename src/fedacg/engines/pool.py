@@ -162,7 +162,8 @@ def _describe(order: Order) -> str:
         return f"evaluating test examples {order.first} to {order.last - 1}"
     if isinstance(order, Prepare):
         return "taking on the job"
-    return f"training client {order.task.client} in round {order.task.round}"
+    clients = ", ".join(str(task.client) for task in order.tasks)
+    return f"training client{'s' if len(order.tasks) > 1 else ''} {clients} in round {order.tasks[0].round}"
 
 
 def _cause(code: int) -> str:

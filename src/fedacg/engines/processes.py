@@ -1,13 +1,13 @@
 """Persistent worker processes with one thread and one resident model each, fed through shared memory.
 
-Tasks go out longest first, answers come back in the order of the cohort, so the result does not depend on
-the number of workers. How the processes are kept alive lives in pool.py.
+Tasks go out in groups, longest first, answers come back in the order of the cohort, so the result does not
+depend on the number of workers. How the processes are kept alive lives in pool.py.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from fedacg.engines.base import Answer, ClientMemory, Evaluation, Job, Task, chunks, total
+from fedacg.engines.base import Answer, Answers, ClientMemory, Evaluation, Job, Task, chunks, groups, total
 from fedacg.engines.pool import Pool
 from fedacg.engines.protocol import (
     Broadcast,
@@ -50,37 +50,39 @@ class ProcessEngine:
         self._job = job
         self._pool.tell(Setup(frozen), arrays)
         self._down = Segment.create(room(method.down, vector) + buffers)
-        self._slot = memory + upload + memory
+        self._slot = job.group * (memory + upload + memory)
         self._slots = max(self._pool.size, _REPLY_MEMORY // self._slot)
         self._up: Segment | None = None
         self._announce({}, slots=self._pool.size)
         list(self._perform([Prepare(key) for key in range(self._pool.size)]))
 
     def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answer]:
-        slots = min(self._slots, len(tasks))
+        parts = groups(tasks, self._job.group)
+        slots = min(self._slots, len(parts))
         replies = self._announce(broadcast, slots)
         free = list(range(slots))
-        waiting = deque(_longest_first(tasks, window=slots))
+        waiting = deque(_longest_first(parts, window=slots))
         done: dict[int, tuple[Trained, int]] = {}
         slot_of: dict[int, int] = {}
         place = 0
         try:
-            while place < len(tasks):
+            while place < len(parts):
                 while waiting and free and self._pool.least_load < self._patience(len(waiting)):
                     key = waiting.popleft()
                     slot_of[key] = free.pop()
-                    memory = write_message(replies, kept(tasks[key].client), start=slot_of[key] * self._slot)
-                    self._pool.give(Train(key, tasks[key], slot_of[key], tuple(memory)))
+                    # Clients that are trained at once keep nothing.
+                    memory = kept(parts[key][0].client) if self._job.group == 1 else {}
+                    places = write_message(replies, memory, start=slot_of[key] * self._slot)
+                    self._pool.give(Train(key, tuple(parts[key]), slot_of[key], tuple(places)))
                 outcome = self._pool.collect()
                 assert isinstance(outcome, Trained)
                 done[outcome.key] = outcome, slot_of[outcome.key]
                 while place in done:
                     trained, slot = done.pop(place)
-                    yield Answer(
-                        tasks[place].client,
+                    yield from Answers(
+                        parts[place],
                         trained.examples,
-                        trained.steps,
-                        trained.loss,
+                        trained.losses,
                         upload=read_message(replies, trained.upload),
                         keep=read_message(replies, trained.keep),
                     )
@@ -123,13 +125,13 @@ class ProcessEngine:
         return 2 if waiting > 4 * self._pool.size else 1
 
 
-def _longest_first(tasks: Sequence[Task], window: int) -> list[int]:
-    """The order in which tasks are given out: by falling cost within windows of the cohort.
+def _longest_first(parts: Sequence[Sequence[Task]], window: int) -> list[int]:
+    """The order in which groups are given out: by falling cost within windows of the cohort.
 
     A window has as many places as there are slots, so answers that wait for an earlier one always fit.
     """
     order: list[int] = []
-    for first in range(0, len(tasks), window):
-        places = range(first, min(first + window, len(tasks)))
-        order.extend(sorted(places, key=lambda place: -tasks[place].steps))
+    for first in range(0, len(parts), window):
+        places = range(first, min(first + window, len(parts)))
+        order.extend(sorted(places, key=lambda place: -max(task.steps for task in parts[place])))
     return order

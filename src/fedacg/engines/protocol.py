@@ -1,5 +1,6 @@
 """What the processes engine and its workers say to each other; vectors lie in segments beside it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedacg.engines.base import Evaluation, Task
@@ -44,10 +45,10 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Train:
-    """Train a client and put its upload into a slot, where what it kept lies already."""
+    """Train a group of clients and put their uploads into a slot, where what a single one kept lies already."""
 
     key: int
-    task: Task
+    tasks: tuple[Task, ...]
     slot: int
     kept: tuple[Place, ...]
 
@@ -70,12 +71,11 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Trained:
-    """A client's upload and what it keeps lie in its slot."""
+    """The uploads of a group, and what its clients keep, lie in its slot: a row for each."""
 
     key: int
-    examples: int
-    steps: int
-    loss: float
+    examples: Sequence[int]
+    losses: Sequence[float]
     upload: list[Place]
     keep: list[Place]
 

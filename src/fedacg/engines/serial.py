@@ -1,8 +1,8 @@
-"""All work in this process, one client after the other."""
+"""All work in this process, one group of clients after the other."""
 
 from collections.abc import Iterator, Sequence
 
-from fedacg.engines.base import Answer, ClientMemory, Evaluation, Job, Task, chunks, total
+from fedacg.engines.base import Answer, ClientMemory, Evaluation, Job, Task, chunks, groups, total
 from fedacg.engines.worker import Worker
 from fedacg.link import Message
 
@@ -14,7 +14,8 @@ class SerialEngine:
         self._worker = Worker(job)
 
     def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answer]:
-        return (self._worker.train(task, broadcast, kept(task.client)) for task in tasks)
+        for group in groups(tasks, self._worker.job.group):
+            yield from self._worker.train_group(group, broadcast, kept)
 
     def evaluate(self, model: Message) -> Evaluation:
         job = self._worker.job

@@ -60,22 +60,24 @@ class Segment:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a named vector lies in a segment."""
+    """Where a named vector, or a matrix of rows like it, lies in a segment."""
 
     name: str
     dtype: torch.dtype
     offset: int
     count: int
+    rows: int
+    """Rows that it has as a matrix, 0 for a plain vector."""
 
 
 def write_message(segment: Segment, message: Mapping[str, Tensor], start: int = 0) -> list[Place]:
     """Copy a message's vectors into a segment and return where they are."""
     places, offset = [], start
     for name, vector in message.items():
-        offset = _aligned(offset)
-        segment.tensor(vector.dtype, offset, vector.numel()).copy_(vector)
-        places.append(Place(name, vector.dtype, offset, vector.numel()))
-        offset += vector.numel() * vector.element_size()
+        offset, count = _aligned(offset), vector.numel()
+        segment.tensor(vector.dtype, offset, count).copy_(vector.reshape(-1))
+        places.append(Place(name, vector.dtype, offset, count, rows=len(vector) if vector.dim() == 2 else 0))
+        offset += count * vector.element_size()
     return places
 
 
@@ -86,7 +88,12 @@ def end_of(places: Sequence[Place], start: int) -> int:
 
 def read_message(segment: Segment, places: Sequence[Place]) -> dict[str, Tensor]:
     """The vectors of a message, as views on the segment."""
-    return {place.name: segment.tensor(place.dtype, place.offset, place.count) for place in places}
+    return {place.name: _read(segment, place) for place in places}
+
+
+def _read(segment: Segment, place: Place) -> Tensor:
+    vector = segment.tensor(place.dtype, place.offset, place.count)
+    return vector.view(place.rows, place.count // place.rows) if place.rows else vector
 
 
 def room(count: int, size: int) -> int:

@@ -1,10 +1,13 @@
 """The work itself, wherever it is done: one resident model that serves any client of a job."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
+from fedacg import fused
 from fedacg.data.examples import Examples, labels
-from fedacg.engines.base import Answer, Evaluation, Job, Task
+from fedacg.engines.base import Answer, Answers, ClientMemory, Evaluation, Job, Task
 from fedacg.link import Message
 from fedacg.local import Visit, train
 from fedacg.methods.objective import Assignment, Departure, Forward
@@ -35,25 +38,26 @@ class Worker:
         self.flat = FlatModel(clone(job.module), channels_last=job.channels_last)
         self._copies = FrozenCopies(job.module, job.channels_last)
         self._delta = torch.empty_like(self.flat.w)
+        if job.group > 1:
+            self._w, self._deltas = self._delta.new_empty(2, job.group, len(self._delta))
+
+    def train_group(self, group: Sequence[Task], broadcast: Message, kept: ClientMemory) -> Answers:
+        """Train a group of clients, at once if the job has them fused; the answers are valid until the next."""
+        if self.job.group > 1:
+            return self._train_fused(group, broadcast)
+        (task,) = group
+        answer = self.train(task, broadcast, kept(task.client))
+        return Answers(group, [answer.examples], [answer.loss], _as_row(answer.upload), _as_row(answer.keep))
 
     def train(self, task: Task, broadcast: Message, kept: Message) -> Answer:
         """Take a client's local steps from the broadcast and what it kept; encode what it sends."""
         job, flat = self.job, self.flat
         examples = job.data.clients[task.client]
-        visit = Visit(job.seed, task.round, task.client, task.steps)
+        visit = self._visit(task)
         parts = (*job.method.losses, *job.method.corrections)
 
         flat.load(broadcast["phi"], broadcast["buffers"])
-        assignment = Assignment(
-            flat=flat,
-            broadcast=broadcast,
-            kept=kept,
-            lr=job.local.lr_at(task.round),
-            steps=task.steps,
-            label_counts=lambda: _label_counts(examples, job.data.classes),
-            copies=self._copies,
-            scratch=self._delta,
-        )
+        assignment = self._assignment(task, examples, broadcast, kept, self._delta)
         for part in parts:
             part.begin(assignment)
         # Layers that draw for themselves, such as dropout, use the global generator.
@@ -78,6 +82,36 @@ class Worker:
         upload = {**departure.upload, "buffers": flat.read_buffers() - broadcast["buffers"]}
         return Answer(task.client, len(examples), task.steps, loss, upload, departure.keep)
 
+    def _train_fused(self, group: Sequence[Task], broadcast: Message) -> Answers:
+        """The same for many clients at once: a row of w for each, by falling K."""
+        job, flat = self.job, self.flat
+        order = sorted(range(len(group)), key=lambda place: -group[place].steps)
+        visits = [self._visit(group[place]) for place in order]
+        clients = [job.data.clients[visit.client] for visit in visits]
+        w, deltas = self._w[: len(group)], self._deltas[: len(group)]
+
+        w.copy_(broadcast["phi"])
+        # Parts that fuse are the same for all clients of a round: the first one's assignment is everybody's.
+        assignment = self._assignment(group[order[0]], clients[0], broadcast, {}, deltas)
+        for part in (*job.method.losses, *job.method.corrections):
+            part.begin(assignment)
+        flat.module.train()
+        losses = fused.train(
+            flat, w, clients, job.data.pipeline, job.method.losses, job.method.corrections, job.local, visits
+        )
+
+        back = torch.tensor(order).argsort()
+        torch.sub(w, broadcast["phi"], out=deltas)
+        streams = (self._visit(task).random("link") for task in group)
+        delta = job.method.link.encode_rows(deltas[back], streams)
+        return Answers(
+            group,
+            [len(clients[row]) for row in back.tolist()],
+            [losses[row] for row in back.tolist()],
+            upload={"delta": delta, "buffers": w.new_empty(len(group), 0)},
+            keep={},
+        )
+
     @torch.no_grad()
     def evaluate(self, model: Message, first: int, last: int) -> Evaluation:
         """Sums over the test examples from `first` up to `last`."""
@@ -89,12 +123,33 @@ class Worker:
         loss = float(self.job.method.empirical(forward)) * len(y)
         return Evaluation(len(y), loss, _correct(forward.logits, y))
 
+    def _visit(self, task: Task) -> Visit:
+        return Visit(self.job.seed, task.round, task.client, task.steps)
+
+    def _assignment(
+        self, task: Task, examples: Examples, broadcast: Message, kept: Message, scratch: Tensor
+    ) -> Assignment:
+        return Assignment(
+            flat=self.flat,
+            broadcast=broadcast,
+            kept=kept,
+            lr=self.job.local.lr_at(task.round),
+            steps=task.steps,
+            label_counts=lambda: _label_counts(examples, self.job.data.classes),
+            copies=self._copies,
+            scratch=scratch,
+        )
+
     def _departure(self, visit: Visit) -> Departure:
         link, random = self.job.method.link, visit.random("link")
         return Departure(
             encode=lambda vector: link.encode(vector, random),
             decode=lambda payload: link.decode(payload, self.flat.w),
         )
+
+
+def _as_row(message: Message) -> Message:
+    return {name: vector.unsqueeze(0) for name, vector in message.items()}
 
 
 def _correct(logits: Tensor, y: Tensor) -> int:

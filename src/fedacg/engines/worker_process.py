@@ -67,12 +67,13 @@ class WorkerProcess:
                 return Prepared(order.key)
             if isinstance(order, Evaluate):
                 return Evaluated(order.key, self._worker.evaluate(self._message, order.first, order.last))
-            answer = self._worker.train(order.task, self._message, read_message(self._up, order.kept))
+            kept = read_message(self._up, order.kept)
+            answers = self._worker.train_group(order.tasks, self._message, lambda _: kept)
             # What the client kept stays whole, in case this worker dies and the task is done again.
             start = end_of(order.kept, start=order.slot * self._slot)
-            upload = write_message(self._up, answer.upload, start)
-            keep = write_message(self._up, answer.keep, end_of(upload, start))
-            return Trained(order.key, answer.examples, answer.steps, answer.loss, upload, keep)
+            upload = write_message(self._up, answers.upload, start)
+            keep = write_message(self._up, answers.keep, end_of(upload, start))
+            return Trained(order.key, answers.examples, answers.losses, upload, keep)
         except Exception as error:
             # Raised again in the parent, where the user sees it.
             error.add_note("In a worker process:\n" + "".join(traceback.format_exception(error)))

@@ -20,6 +20,8 @@ from fedacg.methods.rules import Reply, ServerRule, State
 class ClientMomentum(Correction):
     """g ← αg + (1−α)D"""
 
+    fuses = True
+
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
 

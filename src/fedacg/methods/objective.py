@@ -48,7 +48,7 @@ class Assignment:
     """n_{i,c}: how many examples of each class the client has."""
     copies: Copies
     scratch: Tensor
-    """A model-sized vector that a correction may write to while it corrects."""
+    """A model-sized vector, or as many rows of it as there are clients, to write to while correcting."""
 
     @property
     def phi(self) -> Tensor:
@@ -106,6 +106,11 @@ class Part(ABC):  # noqa: B024 - the two kinds below are abstract
     staged: ClassVar[bool] = False
     """Whether it looks inside the network, which must then be made of stages and a head."""
 
+    @property
+    def fuses(self) -> bool:
+        """Whether it can serve many clients at once, as its kind says below; most cannot."""
+        return False
+
     def begin(self, assignment: Assignment) -> None:  # noqa: B027 - most parts need no preparation
         """A client is about to take its local steps."""
 
@@ -113,15 +118,27 @@ class Part(ABC):  # noqa: B024 - the two kinds below are abstract
         """The steps are done, Δ_i = w_i − φ; parts that change what is sent or kept do so here."""
 
 
+IGNORED = -100
+"""The label of examples that only fill up a batch; it is the one that cross-entropy leaves out by itself."""
+
+
 class Loss(Part):
-    """A scalar on a batch, differentiated by autograd."""
+    """A scalar on a batch, differentiated by autograd.
+
+    One that fuses is the same for all clients of a round, keeps nothing, and is a mean over the examples of a
+    batch whose label is not `IGNORED`; `torch.func.vmap` can take it.
+    """
 
     @abstractmethod
     def __call__(self, forward: Forward) -> Tensor: ...
 
 
 class Correction(Part):
-    """A term of the gradient that is added to the flat vector directly."""
+    """A term of the gradient that is added to the flat vector directly.
+
+    One that fuses is the same for all clients of a round, keeps nothing, and corrects the rows of a matrix, a
+    client each, as it does a single vector.
+    """
 
     pulls: ClassVar[bool] = False
     """Whether it draws w towards φ, so that a second pull would make no sense."""
@@ -137,6 +154,11 @@ class Empirical(Loss):
     def __init__(self, function: LossFunction = torch.nn.functional.cross_entropy) -> None:
         self.function = function
 
+    @property
+    def fuses(self) -> bool:
+        """Cross-entropy does; what a user's own loss makes of a label that counts for nothing is not known."""
+        return self.function is torch.nn.functional.cross_entropy
+
     def __call__(self, forward: Forward) -> Tensor:
         return self.function(forward.logits, forward.y)
 
@@ -145,6 +167,7 @@ class Proximal(Correction):
     """The pull μ/2 ‖w − φ‖², whose gradient is μ(w − φ)."""
 
     pulls = True
+    fuses = True
 
     def __init__(self, mu: float) -> None:
         self.mu = mu
@@ -153,4 +176,4 @@ class Proximal(Correction):
         self._phi, self._scratch = assignment.phi, assignment.scratch
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        g.add_(torch.sub(w, self._phi, out=self._scratch), alpha=self.mu)
+        g.add_(torch.sub(w, self._phi, out=self._scratch[: len(w)]), alpha=self.mu)
