@@ -1,12 +1,10 @@
-"""Reports on made-up run folders: what differs, tables, pictures, the page and the command."""
+"""Reports on made-up run folders: what differs, tables, curves, files and the command."""
 
 import csv
 import io
-import json
 import math
 import re
 import statistics
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,53 +15,27 @@ from typer.testing import CliRunner
 
 from fedacg.cli.report import report as report_command
 from fedacg.errors import InputError
-from fedacg.metrics import Reached, RoundMetrics
-from fedacg.report import Report, write
-from fedacg.report.cells import columns_of, to_markdown
+from fedacg.metrics import Reached
+from fedacg.report import Report, curves, write
+from fedacg.report.cells import Cell, Column, columns_of, to_markdown
+from fedacg.report.latex import escape, to_latex
 from fedacg.report.runs import find_runs, group_runs, load_run
 from fedacg.report.series import PALETTE, curves_of
 from fedacg.report.settings import common, differing, flatten, labels
 from fedacg.report.table import Effort, Row, Spread
+from folders import fake_run
 
-FILES = {
-    "table.csv",
-    "table.md",
-    "curves-rounds.png",
-    "curves-rounds.pdf",
-    "curves-bytes.png",
-    "curves-bytes.pdf",
-    "index.html",
+FILES = {"table.csv", "table.md", "table.tex", "index.html"} | {
+    f"{name}.{kind}"
+    for name in ("curves-rounds", "curves-bytes", "curves-seconds", "split")
+    for kind in ("png", "pdf")
 }
 
 
-def fake_run(
-    folder: Path,
-    accuracies: list[float | None],
-    method: str = "fedavg",
-    seed: int = 0,
-    options: dict[str, Any] | None = None,
-    data: str = "digits",
-    alpha: float = 0.3,
-    sent: int = 1000,
-    finished: bool = True,
-    targets: str = "[0.9]",
-) -> Path:
-    """A run folder as `store` leaves it, with one accuracy (or None) a round."""
-    folder.mkdir(parents=True)
-    lines = [f'name = "demo"\nseed = {seed}\nrounds = {len(accuracies) if finished else 100}']
-    lines += [f"[data]\nname = {json.dumps(data)}\nalpha = {alpha}"]
-    lines += [f"[method]\nname = {json.dumps(method)}"]
-    lines += [f"{key} = {json.dumps(value)}" for key, value in (options or {}).items()]
-    lines += [f"[evaluate]\nevery = 1\ntargets = {targets}"]
-    (folder / "experiment.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    rounds = [
-        RoundMetrics(n, 0.1, (1, 2), 20, 1.0, sent, sent, 0.5, 0.25, 0.25, accuracy)
-        for n, accuracy in enumerate(accuracies, start=1)
-    ]
-    (folder / "metrics.jsonl").write_text("".join(f"{r.to_json()}\n" for r in rounds), encoding="utf-8")
-    if finished:
-        (folder / "summary.json").write_text(json.dumps({"vector_sha256": "0123456789abcdef" * 4}))
-    return folder
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take most of a report's time, and most tests do not look at them."""
+    monkeypatch.setattr(curves, "render", lambda figure, kind, dpi=0: kind.encode())
 
 
 def table_of(report: Report, width: int = 80) -> str:
@@ -212,6 +184,40 @@ def test_markdown_marks_the_best_and_escapes_labels():
     assert lines[3].startswith("| d | 1 | <u>80.00</u> | <u>80.00</u> | 9+ |")
 
 
+def test_latex_marks_the_best_and_escapes_what_latex_would_read():
+    rows = [row_of("a_b & 5 % {x}", 90.0, Reached(5, True)), row_of("d", 80.0, Reached(9, False))]
+    lines = to_latex(columns_of(rows, [0.9])).splitlines()
+    assert lines[1:3] == [r"\begin{tabular}{lrrrrrr}", r"\toprule"]
+    assert lines[3].startswith(r"method & seeds & accuracy \% & moving average \% & rounds to 90 \% & ")
+    assert lines[5].startswith(r"a\_b \& 5 \% \{x\} & 1 & \textbf{90.00} & \textbf{90.00} & \textbf{5} & ")
+    assert lines[6].startswith(r"d & 1 & \underline{80.00} & \underline{80.00} & 9+ & ")
+    assert [line.count(" & ") for line in (lines[3], *lines[5:7])] == [6, 6, 6]
+    assert all(line.endswith(r"\\") for line in (lines[3], *lines[5:7]))
+    assert lines[7:] == [r"\bottomrule", r"\end{tabular}"]
+
+
+def test_latex_prints_every_sign_as_it_stands():
+    assert escape("1.0 ±0.5") == r"1.0 $\pm$0.5"
+    assert escape(r"\~^$#") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}\$\#"
+    # Or the bracket after the end of a line would be taken for an option.
+    table = to_latex([Column("x", (Cell("first"), Cell("[2] second")))])
+    assert table.splitlines()[-3] == r"{[}2{]} second \\"
+
+
+def test_cells_are_sorted_by_their_numbers_and_what_was_missed_comes_last():
+    rows = [
+        row_of("a", 90.0, Reached(100, True), 7_000_000),
+        row_of("b", 9.5, Reached(30, False), 2),
+        row_of("c", 80.0, Reached(9, True), 90_000),
+        row_of("d", 70.0, Reached(20, False), 1),
+    ]
+    columns = {c.heading: [cell.value for cell in c.cells] for c in columns_of(rows, [0.9])}
+    assert columns["method"] == [None] * 4
+    assert columns["accuracy %"] == [90.0, 9.5, 80.0, 70.0]
+    for heading, order in (("rounds to 90 %", [2, 0, 3, 1]), ("bytes to 90 %", [2, 0, 3, 1])):
+        assert sorted(range(4), key=columns[heading].__getitem__) == order
+
+
 def test_terminal_table_is_plain_and_whole_at_80_columns(tmp_path):
     for seed in range(3):
         fake_run(tmp_path / f"a{seed}", [0.2] * 99 + [0.95 + seed / 100], "fedacg", seed, {"lam": 0.85})
@@ -252,20 +258,28 @@ def test_curve_is_mean_with_deviation_over_rounds_that_all_seeds_evaluated(tmp_p
     fake_run(tmp_path / "b", [0.3, 0.4, 0.5, None], seed=1, sent=300)
     (curve,) = curves_of(group_runs([load_run(tmp_path / "a"), load_run(tmp_path / "b")]))
     averages = [[0.5, 0.81 * 0.5 + 0.19 * 0.7], [0.3, 0.9 * (0.9 * 0.3 + 0.1 * 0.4) + 0.1 * 0.5]]
-    assert curve.rounds == (1, 3)
-    assert curve.sent == (400.0, 1200.0)
-    assert curve.accuracy == pytest.approx((40.0, 60.0))
-    assert curve.average == pytest.approx([50 * (averages[0][i] + averages[1][i]) for i in (0, 1)])
+    track = curve.evaluated
+    assert track.rounds == (1, 3)
+    assert track.sent.tolist() == [400.0, 1200.0]
+    assert track.seconds.tolist() == [1.0, 3.0]
+    assert track["accuracy"].mean == pytest.approx([40.0, 60.0])
+    assert track["average"].mean == pytest.approx([50 * (averages[0][i] + averages[1][i]) for i in (0, 1)])
     deviations = [100 * statistics.stdev([averages[0][i], averages[1][i]]) for i in (0, 1)]
-    assert curve.deviation == pytest.approx(deviations)
+    assert track["average"].deviation == pytest.approx(deviations)
+    assert track["loss"].mean == pytest.approx([0.6, 0.4])
+    assert track["loss"].deviation == pytest.approx([math.sqrt(0.02), math.sqrt(0.02)])
+    assert curve.played.rounds == (1, 2, 3, 4)
+    assert curve.played.sent.tolist() == [400.0, 800.0, 1200.0, 1600.0]
+    assert curve.played["training"].mean.tolist() == [1.0] * 4
 
 
 def test_band_ends_where_percentages_do(tmp_path):
     for seed, accuracy in enumerate([1.0, 1.0, 0.4]):
         fake_run(tmp_path / f"{seed}", [accuracy], seed=seed)
     (curve,) = curves_of(group_runs([load_run(folder) for folder in find_runs([tmp_path])]))
-    assert curve.band is not None
-    (lower,), (upper,) = curve.band
+    band = curve.evaluated["average"].band
+    assert band is not None
+    (lower,), (upper,) = band
     assert lower == pytest.approx(80 - 100 * statistics.stdev([1, 1, 0.4]))
     assert upper == 100.0
 
@@ -279,7 +293,8 @@ def test_curves_keep_their_colours_and_go_on_in_dashes(tmp_path):
     assert (curves[-1].colour, bool(curves[-1].dashes), bool(curves[0].dashes)) == (0, True, False)
 
 
-def test_report_is_whole_and_the_same_every_time(tmp_path):
+def test_report_is_whole_and_the_same_every_time(tmp_path, monkeypatch):
+    monkeypatch.undo()
     run = fake_run(tmp_path / "a", [0.5, 0.6])
     report = write([run], tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES == {p.name for p in report.paths}
@@ -351,66 +366,6 @@ def test_targets_come_from_the_experiments_unless_given(tmp_path):
 def _heads(folder: Path, targets: list[float]) -> list[str]:
     write([folder / "a"], folder / "out", targets)
     return list(csv_rows(folder / "out")["fedavg"])
-
-
-class Page(HTMLParser):
-    """Collects the tags, the attributes and the text of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.words: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-
-def test_page_escapes_what_comes_from_runs(tmp_path):
-    evil = '<script>alert("1")</script>'
-    fake_run(tmp_path / "<b>run & co", [0.5, 0.6], evil, options={"x": '"><img onerror=y>'}, data=evil)
-    fake_run(tmp_path / "c", [0.5, 0.6], evil, options={"x": "$x^$ {{ 7 * 7 }}"}, data=evil)
-    write([tmp_path], tmp_path / "out")
-    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
-    page = Page(text)
-    assert not {"script", "img", "b"} & set(page.tags)
-    assert not any(name.startswith("on") for name, _ in page.attributes)
-    assert any(evil in words for words in page.words)
-    assert any("{{ 7 * 7 }}" in words for words in page.words)
-
-
-def test_page_needs_no_network(tmp_path):
-    write([fake_run(tmp_path / "a", [0.5, 0.6])], tmp_path / "out")
-    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
-    assert "http" not in text
-    assert not re.search(r"url\(|@import|//\w", text)
-    assert not {"src", "href", "srcset", "data"} & {name for name, _ in Page(text).attributes}
-
-
-def test_page_shows_table_curves_settings_and_how_to_reproduce(tmp_path):
-    folders = [
-        fake_run(tmp_path / "my runs" / f"{method}{seed}", [0.5 + seed / 10, 0.75, 0.95], method, seed)
-        for method in ("fedavg", "fedacg")
-        for seed in (0, 1)
-    ]
-    write(folders, tmp_path / "out", [0.6])
-    page = Page((tmp_path / "out" / "index.html").read_text(encoding="utf-8"))
-    words = "\n".join(page.words)
-    assert page.tags.count("figure") == 2
-    paths = [value for name, value in page.attributes if name == "d" and value]
-    numbers = [float(number) for path in paths for number in re.findall(r"-?[\d.]+", path)]
-    assert all(-1 <= number <= 1001 for number in numbers)
-    assert sum(path.endswith("Z") for path in paths) == 4
-    assert "95.00 ±0.00" in words
-    assert "data.alpha" in words
-    for folder in folders:
-        assert f"fedacg run '{folder}/experiment.toml'" in words
-    assert "0123456789ab" in words
 
 
 def test_report_that_cannot_be_written_is_an_input_error(tmp_path):

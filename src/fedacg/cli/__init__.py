@@ -1,4 +1,4 @@
-"""The command line: `fedacg run | compare | report | analyze | methods | recipes | data`.
+"""The command line: `fedacg run | compare | bench | sweep | report | watch | analyze | methods | recipes | data`.
 
 Bad input ends with one message and exit code 2, a run that cannot go on with 1; a bug shows its traceback.
 """
@@ -12,9 +12,12 @@ import typer
 
 from fedacg.cli import data
 from fedacg.cli.analyze import analyze
+from fedacg.cli.bench import bench
 from fedacg.cli.methods import methods
 from fedacg.cli.report import report
 from fedacg.cli.run import compare, run
+from fedacg.cli.sweep import sweep
+from fedacg.cli.watch import watch
 from fedacg.errors import InputError, RunError
 from fedacg.experiment import find, recipe_names
 from fedacg.version import __version__
@@ -28,7 +31,10 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(compare)
+app.command()(bench)
+app.command()(sweep)
 app.command()(report)
+app.command()(watch)
 app.command()(analyze)
 app.command()(methods)
 app.add_typer(data.app, name="data")

@@ -17,7 +17,6 @@ from fedacg.data.files import data_root
 from fedacg.data.settings import DataSettings
 from fedacg.errors import InputError
 from fedacg.experiment import Experiment
-from fedacg.randomness import numpy_generator
 
 if TYPE_CHECKING:
     from fedacg.report.labels import Figures
@@ -129,6 +128,7 @@ def show(
     """
     # Here and not above: matplotlib takes longer to load than most commands take to run.
     from fedacg.report import curves, labels, labels_picture
+    from fedacg.report.split import look
 
     chosen = split or (catalogue.NATURAL if _natural(name) else "dirichlet")
     if clients is None:
@@ -147,16 +147,12 @@ def show(
     out = out or Path(f"{name.replace(':', '-')}-{Path(split_file).stem or chosen}.png")
     if out.suffix.lower() != ".png":
         raise InputError(f"--out {out}: must end in .png")
-    rng = numpy_generator(seed, "show")
-    held = labels.count(catalogue.federate(settings, seed), rng)
-    figures = labels.figures(held.counts, rng)
-    read = len(held.clients)
-    of_all = f" of {held.population}" if read < held.population else ""
-    title = f"{name}: {_described(settings)}, {read}{of_all} clients"
-    _write(out, curves.render(labels_picture.draw(held, figures, title), "png"))
+    dealt = look(settings, seed)
+    held, read = dealt.held, len(dealt.held.clients)
+    _write(out, curves.render(labels_picture.draw(held, dealt.figures, dealt.title), "png"))
 
     console = Console(soft_wrap=True, highlight=False)
-    console.print(Text(title), end="\n\n")
+    console.print(Text(dealt.title), end="\n\n")
     for words, bar in labels.rows(held, ROWS, 80):
         console.print(Text.assemble(words, (bar, "cyan")))
     if read > ROWS:
@@ -164,7 +160,7 @@ def show(
     console.print(labels.LEGEND, style="dim", end="\n\n")
     if read < held.population:
         console.print(f"All of this is of {read} clients chosen at random.", end="\n\n")
-    console.print(_figures(figures))
+    console.print(_figures(dealt.figures))
     console.print(Text(f"picture                {out}"))
 
 
@@ -181,16 +177,6 @@ def _figures(figures: "Figures") -> str:
 def _settings(seed: int, **data: Any) -> DataSettings:
     """The [data] table with these keys, refused in the words of an experiment if it does not fit."""
     return Experiment.parse({"seed": seed, "data": data}).data
-
-
-def _described(settings: DataSettings) -> str:
-    """The split in words, with the options that matter for it."""
-    if settings.split_file:
-        return f"split of {Path(settings.split_file).name}"
-    if settings.name == catalogue.SYNTHETIC:
-        return f"natural (α = {settings.alpha:g}, β = {settings.beta:g})"
-    options = {"iid": "", "natural": "", "shards": f" ({settings.shards} a client)"}
-    return settings.split + options.get(settings.split, f" (α = {settings.alpha:g})")
 
 
 def _write(path: Path, picture: bytes) -> None:

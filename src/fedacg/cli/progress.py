@@ -1,5 +1,6 @@
 """What is seen while runs go on: live bars at a terminal, a line now and then elsewhere, nothing when quiet."""
 
+from collections.abc import Callable
 from time import monotonic
 
 from rich.console import Console
@@ -16,7 +17,8 @@ _LINE_SECONDS = 30
 class Bars:
     """A bar a run, with its accuracy so far; bars of finished runs stay."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, name: Callable[[Experiment], str]) -> None:
+        self._name = name
         self._progress = Progress(
             TextColumn("{task.description}", table_column=Column(no_wrap=True)),
             BarColumn(bar_width=None),
@@ -30,7 +32,7 @@ class Bars:
 
     def begin(self, experiment: Experiment, done: int) -> None:
         self._task = self._progress.add_task(
-            describe(experiment), total=experiment.rounds, completed=done, accuracy=""
+            self._name(experiment), total=experiment.rounds, completed=done, accuracy=""
         )
         self._progress.start()
 
@@ -45,11 +47,11 @@ class Bars:
 class Lines:
     """Plain lines: one when a run starts, one every half minute, one when it ends."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, name: Callable[[Experiment], str]) -> None:
+        self._console, self._name = console, name
 
     def begin(self, experiment: Experiment, done: int) -> None:
-        self._label, self._rounds, self._last = describe(experiment), experiment.rounds, monotonic()
+        self._label, self._rounds, self._last = self._name(experiment), experiment.rounds, monotonic()
         after = f", after round {done}" if done else ""
         self._print(f"{self._label}: {self._rounds} rounds{after}")
 
@@ -72,8 +74,8 @@ def describe(experiment: Experiment) -> str:
     return f"{experiment.method.name} (seed {experiment.seed})"
 
 
-def make_progress(console: Console, quiet: bool) -> list[Observer]:
-    """The display that suits where the output goes."""
+def make_progress(console: Console, quiet: bool, name: Callable[[Experiment], str] = describe) -> list[Observer]:
+    """The display that suits where the output goes; `name` says what a run is called there."""
     if quiet:
         return []
-    return [Bars(console) if console.is_terminal else Lines(console)]
+    return [Bars(console, name) if console.is_terminal else Lines(console, name)]

@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedacg import engines
 from fedacg.cli.progress import make_progress
 from fedacg.errors import InputError
 from fedacg.experiment import Experiment, Tree, find, override, with_method
-from fedacg.ingredients import load_data, prepare
+from fedacg.ingredients import prepare
 from fedacg.loggers import make_loggers
 from fedacg.metrics import human_bytes
 from fedacg.runner import Result, play
+from fedacg.session import Session
 from fedacg.store import is_finished
 
 Recipe = Annotated[str, typer.Argument(help="A recipe's name or a TOML file.", show_default=False)]
@@ -64,7 +64,7 @@ def run(
         )
     except KeyboardInterrupt:
         again = f"fedacg run {folder / 'experiment.toml'} --out {folder} --resume"
-        raise _stopped(console, again) from None
+        raise stopped(console, again) from None
     if quiet:
         typer.echo(folder)
     else:
@@ -88,34 +88,25 @@ def compare(
 ) -> None:
     """Run one experiment with several methods: one table, one picture, one page."""
     console = Console()
-    for setting in settings or []:
-        if setting.partition("=")[0].strip().partition(".")[0] == "method":
-            raise InputError(f"--set {setting!r}: options go with their method, as in --methods fedacg:lam=0.9")
+    refuse_options(settings or [])
     experiments = _experiments(override(find(recipe), settings or []), methods, seeds)
     first = next(iter(experiments.values()))
     folder = out or Path("runs") / first.name
-    engine = engines.start(first.engine)
     progress = make_progress(console, quiet)
-    data = None
-    try:
-        for name, experiment in experiments.items():
-            if resume and is_finished(folder / name, experiment):
-                continue
-            if data is None or experiment.seed != data[0]:
-                data = experiment.seed, load_data(experiment)
-            play(
-                experiment,
-                prepare(experiment, data[1]),
-                folder=folder / name,
-                resume=resume,
-                overwrite=overwrite,
-                engine=engine,
-                observers=[*progress, *make_loggers(log or [], folder / name)],
-            )
-    except KeyboardInterrupt:
-        raise _stopped(console, "the same command with --resume") from None
-    finally:
-        engine.close()
+    with Session(first.engine) as session:
+        try:
+            for name, experiment in experiments.items():
+                if resume and is_finished(folder / name, experiment):
+                    continue
+                session.play(
+                    experiment,
+                    folder=folder / name,
+                    resume=resume,
+                    overwrite=overwrite,
+                    observers=[*progress, *make_loggers(log or [], folder / name)],
+                )
+        except KeyboardInterrupt:
+            raise stopped(console, "the same command with --resume") from None
 
     from fedacg.cli.report import report
 
@@ -131,10 +122,10 @@ def folder_name(experiment: Experiment) -> str:
 
 def _experiments(tree: Tree, methods: str, seeds: str | None) -> dict[str, Experiment]:
     """Every method with every seed, by the name of its folder; all are checked before the first is run."""
-    names = [name.strip() for name in methods.split(",") if name.strip()]
+    names = parse_names(methods)
     if not names:
         raise InputError("--methods: needs at least one name")
-    numbers = _seeds(seeds) if seeds else [tree.get("seed", 0)]
+    numbers = parse_seeds(seeds) if seeds else [tree.get("seed", 0)]
     experiments: dict[str, Experiment] = {}
     for seed in numbers:
         for name in names:
@@ -147,14 +138,28 @@ def _experiments(tree: Tree, methods: str, seeds: str | None) -> dict[str, Exper
     return experiments
 
 
-def _seeds(text: str) -> list[int]:
+def refuse_options(settings: list[str]) -> None:
+    """Where there are several methods, `--set` cannot know whose option is meant."""
+    for setting in settings:
+        if setting.partition("=")[0].strip().partition(".")[0] == "method":
+            raise InputError(f"--set {setting!r}: options go with their method, as in --methods fedacg:lam=0.9")
+
+
+def parse_names(text: str | None) -> list[str]:
+    """Names with commas between them."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Whole numbers with commas between them."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"--seeds {text!r}: must be whole numbers with commas between them") from None
 
 
-def _stopped(console: Console, again: str) -> typer.Exit:
+def stopped(console: Console, again: str) -> typer.Exit:
+    """The words and the code that an interrupted command ends with."""
     console.print("\nStopped; the last whole round is saved. To go on:", highlight=False)
     console.print(f"  {again}", highlight=False, markup=False, soft_wrap=True)
     return typer.Exit(130)

@@ -1,6 +1,6 @@
 """Reports on run folders: one table, curves and one page from any number of runs.
 
-`write` is all that callers need. Reads runs, never changes them.
+`write` is all that most callers need; `live` serves the page while runs go on. Reads runs, never changes them.
 """
 
 import os
@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedacg.errors import InputError
-from fedacg.report import curves, page
-from fedacg.report.cells import TerminalTable, columns_of, to_markdown
-from fedacg.report.runs import Group, cautions, find_runs, group_runs, load_run, targets_of
-from fedacg.report.series import Axis, curves_of
-from fedacg.report.table import Row, rows_of, to_csv
+from fedacg.report import curves, labels_picture, page
+from fedacg.report.cells import TerminalTable, to_markdown
+from fedacg.report.latex import to_latex
+from fedacg.report.material import Material, gather
+from fedacg.report.runs import Group, find_runs, group_runs, load_run
+from fedacg.report.series import Axis
+from fedacg.report.split import Split, splits_of
+from fedacg.report.table import Row, to_csv
 
 __all__ = ["Report", "write"]
 
@@ -38,33 +41,35 @@ def write(
 ) -> Report:
     """Report on the runs in and below `folders` into the folder `out`.
 
-    Writes table.csv, table.md, curves-rounds and curves-bytes as PNG and PDF, and index.html, each whole or
-    not at all. `targets` are fractions; without them, those that the experiments name are taken. Another room may
-    add a `chapter` to the page, and files to be put `beside` it.
+    Writes the table as table.csv, table.md and table.tex, the curves along rounds, bytes and seconds and the split
+    as PNG and PDF, and index.html, each whole or not at all. `targets` are fractions; without them, those that the
+    experiments name are taken. Another room may add a `chapter` to the page, and files to be put `beside` it.
     """
     runs = [load_run(folder) for folder in find_runs(folders)]
     if not any(run.history for run in runs):
         raise InputError(f"{', '.join(str(run.folder) for run in runs)}: no round has been recorded yet")
-    groups = group_runs(runs)
-    goals = targets_of(runs) if targets is None else sorted(set(targets))
-    for target in goals:
-        if not 0 < target <= 1:
-            raise InputError(f"target {target:g}: a target is a fraction above 0 and up to 1, such as 0.9")
-    notes = [*cautions(groups), *(note for run in runs for note in run.notes)]
-    rows = rows_of(groups, goals)
-    several_data_sets = len({run.settings.get("data.name") for run in runs}) > 1
-    columns = columns_of(rows, goals, ranked=not several_data_sets)
-    lines = curves_of(groups)
-
-    files = {"table.csv": to_csv(rows, goals).encode(), "table.md": to_markdown(columns).encode()}
-    for axis in Axis:
-        figure = curves.draw(lines, axis, goals)
-        for kind in ("png", "pdf"):
-            files[f"curves-{axis}.{kind}"] = curves.render(figure, kind)
-    files["index.html"] = page.render(groups, columns, lines, goals, notes, chapter).encode()
+    material = gather(group_runs(runs), targets)
+    splits = page.Splits(*splits_of(runs))
+    files = {
+        "table.csv": to_csv(material.rows, material.targets).encode(),
+        "table.md": to_markdown(material.columns).encode(),
+        "table.tex": to_latex(material.columns).encode(),
+        **_pictures(material, splits.found),
+    }
+    static = curves.render(curves.draw(material.curves, Axis.ROUNDS, material.targets), "png", dpi=100)
+    files["index.html"] = page.render(material, splits, chapter=chapter, picture=static).encode()
     files.update(beside or {})
     paths = _place(files, out)
-    return Report(TerminalTable(columns), tuple(rows), tuple(groups), tuple(notes), paths)
+    return Report(TerminalTable(material.columns), material.rows, material.groups, material.notes, paths)
+
+
+def _pictures(material: Material, splits: Sequence[Split]) -> dict[str, bytes]:
+    figures = {f"curves-{axis}": curves.draw(material.curves, axis, material.targets) for axis in Axis}
+    for place, split in enumerate(splits, start=1):
+        name = "split" if len(splits) == 1 else f"split-{place}"
+        figures[name] = labels_picture.draw(split.held, split.figures, split.title)
+    kinds = ("png", "pdf")
+    return {f"{name}.{kind}": curves.render(each, kind) for name, each in figures.items() for kind in kinds}
 
 
 def _place(files: dict[str, bytes], out: Path) -> tuple[Path, ...]:

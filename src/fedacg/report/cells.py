@@ -16,14 +16,17 @@ from fedacg.metrics import bytes_unit, human_bytes, three_digits
 from fedacg.report.table import Effort, Row, Spread
 
 ABSENT = "–"
+_MISSED = 1e15
+"""Added to what was spent in vain, so that it is sorted behind all that was reached."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, and whether it is the "best" or the "second" of its column."""
+    """A text, whether it is the "best" or the "second" of its column, and the number that it is sorted by."""
 
     text: str
     mark: str = ""
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def columns_of(rows: Sequence[Row], targets: Sequence[float], ranked: bool = Tru
     ranked = ranked and len(rows) > 1
     columns = [
         Column("method", tuple(Cell(row.label) for row in rows)),
-        Column("seeds", tuple(Cell(f"{len(row.seeds)}") for row in rows)),
+        Column("seeds", tuple(Cell(f"{len(row.seeds)}", value=len(row.seeds)) for row in rows)),
         _accuracies("accuracy %", [row.accuracy for row in rows], ranked),
         _accuracies("moving average %", [row.moving_average for row in rows], ranked),
     ]
@@ -56,15 +59,16 @@ def columns_of(rows: Sequence[Row], targets: Sequence[float], ranked: bool = Tru
         # Bytes follow from rounds; with one target there is room for both at 80 columns.
         sent_column = _efforts(f"bytes to {percent(target)}", sent, _bytes, ranked)
         columns.append(replace(sent_column, spare=len(targets) > 1))
-    columns.append(Column("seconds", tuple(Cell(_three_digits(row.seconds)) for row in rows)))
-    return columns
+    seconds = (Cell(_three_digits(row.seconds), value=row.seconds.mean) for row in rows)
+    return [*columns, Column("seconds", tuple(seconds))]
 
 
 def _accuracies(heading: str, spreads: Sequence[Spread | None], ranked: bool) -> Column:
     texts = [_accuracy(spread) if spread else ABSENT for spread in spreads]
     # Ranked as printed, or one of two equal numbers would be set in bold.
     ranks = _marks([-round(spread.mean, 2) if spread else None for spread in spreads], ranked)
-    return Column(heading, tuple(map(Cell, texts, ranks)))
+    values = [spread.mean if spread else None for spread in spreads]
+    return Column(heading, tuple(map(Cell, texts, ranks, values)))
 
 
 def _efforts(heading: str, efforts: Sequence[Effort], form: Callable[[Spread], str], ranked: bool) -> Column:
@@ -74,7 +78,8 @@ def _efforts(heading: str, efforts: Sequence[Effort], form: Callable[[Spread], s
         for effort, spread in zip(efforts, spreads, strict=True)
     ]
     ranks = _marks([float(f"{spread.mean:.3g}") if spread else None for spread in spreads], ranked)
-    return Column(heading, tuple(map(Cell, texts, ranks)))
+    values = [effort.spread.mean if effort.spread else _MISSED + effort.spent for effort in efforts]
+    return Column(heading, tuple(map(Cell, texts, ranks, values)))
 
 
 def _with_shares(column: Column, efforts: Sequence[Effort]) -> Column:

@@ -1,7 +1,7 @@
 """The curves of a report as pictures for papers: PNG and PDF by matplotlib.
 
 Only through Figure objects, never pyplot, so that a report changes nothing in the caller's session.
-The page's own pictures are drawn in `svg`.
+The page draws its own pictures, with a script.
 """
 
 import io
@@ -25,13 +25,14 @@ def draw(curves: Sequence[Curve], axis: Axis, targets: Sequence[float]) -> Figur
     for curve, xs in zip(curves, places, strict=True):
         colour = PALETTE[curve.colour][0]
         marker = "o" if len(xs) == 1 else ""
-        axes.plot(xs, curve.accuracy, color=colour, alpha=0.25, linewidth=0.8)
-        (handle,) = axes.plot(xs, curve.average, color=colour, linewidth=1.8, marker=marker)
+        average = curve.evaluated["average"]
+        axes.plot(xs, curve.evaluated["accuracy"].mean, color=colour, alpha=0.25, linewidth=0.8)
+        (handle,) = axes.plot(xs, average.mean, color=colour, linewidth=1.8, marker=marker)
         if curve.dashes:
             handle.set_dashes(list(curve.dashes))
         handles.append(handle)
-        if curve.band is not None:
-            axes.fill_between(xs, *curve.band, color=colour, alpha=0.18, linewidth=0)
+        if average.band is not None:
+            axes.fill_between(xs, *average.band, color=colour, alpha=0.18, linewidth=0)
     for target in targets:
         axes.axhline(100 * target, color=_INK, linewidth=0.9, linestyle=":")
         axes.annotate(
@@ -44,7 +45,7 @@ def draw(curves: Sequence[Curve], axis: Axis, targets: Sequence[float]) -> Figur
             fontsize=8,
         )
     axes.set_ylim(low, high)
-    axes.set_xlim(0, max((xs[-1] for xs in places), default=0.0) or 1.0)
+    axes.set_xlim(0, max((float(xs[-1]) for xs in places), default=0.0) or 1.0)
     axes.set_xlabel(name)
     axes.set_ylabel("test accuracy, %")
     axes.grid(color=_GRID, linewidth=0.7)
@@ -64,9 +65,9 @@ def draw(curves: Sequence[Curve], axis: Axis, targets: Sequence[float]) -> Figur
     return figure
 
 
-def render(figure: Figure, kind: str) -> bytes:
+def render(figure: Figure, kind: str, dpi: int = 200) -> bytes:
     """The bytes of a picture, "png" or "pdf": the same for the same numbers, as no date goes in."""
     buffer = io.BytesIO()
     metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
-    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
     return buffer.getvalue()

@@ -16,6 +16,8 @@ Floats = NDArray[np.float64]
 
 READ = 4000
 """The most clients whose labels are read; of more, a random choice stands for all. FEMNIST has some 3600."""
+MOST_IN_ORDER = 60
+"""Of more clients the numbers cannot be read off a picture, and they stand by what they hold."""
 SHADES = ((4.0, "█"), (2.0, "▓"), (0.5, "▒"), (0.0, "░"))
 """Signs for a client's share of a class, from so many times the share it has in the whole; 0 is a dot."""
 LEGEND = "share of a class, in times its share of the whole: · 0  ░ <½  ▒ ½–2  ▓ 2–4  █ ≥4"
@@ -40,6 +42,19 @@ class LabelCounts:
     def shares(self) -> Floats:
         """What part of a client's examples each class is: rows that add up to 1."""
         return np.asarray(self.counts / self.sizes[:, None])
+
+    @property
+    def in_order(self) -> bool:
+        """Whether a picture shows the clients by their numbers."""
+        return len(self.clients) <= MOST_IN_ORDER
+
+    @property
+    def order(self) -> Ints:
+        """The places of the clients in a picture: as they are, or by their most frequent class, those that have
+        most of it first."""
+        if self.in_order:
+            return np.arange(len(self.clients))
+        return np.lexsort((-self.shares.max(axis=1), self.shares.argmax(axis=1)))
 
 
 def count(data: FederatedData, rng: np.random.Generator, most: int = READ) -> LabelCounts:

@@ -30,8 +30,6 @@ _HEAT = LinearSegmentedColormap.from_list("heat", ["#ffffff", "#cfe3f1", "#6aaed
 
 MOST_BARS = 40
 """Beyond so many clients, or more classes than there are colours, there are no bars."""
-MOST_IN_ORDER = 60
-"""Beyond so many clients their numbers cannot be read off, and they are ordered by what they hold."""
 
 
 def draw(held: LabelCounts, figures: Figures, title: str) -> Figure:
@@ -76,8 +74,7 @@ def _bars(figure: Figure, axes: Axes, held: LabelCounts) -> None:
 
 
 def _heat(figure: Figure, above: Axes, axes: Axes, held: LabelCounts) -> None:
-    in_order = len(held.clients) <= MOST_IN_ORDER
-    turn = np.arange(len(held.clients)) if in_order else _by_contents(held)
+    turn = held.order
     edges = np.arange(len(turn) + 1) - 0.5
     above.stairs(held.sizes[turn], edges, fill=True, color=_SIZES)
     above.set_ylim(0, held.sizes.max() * 1.05)
@@ -91,7 +88,7 @@ def _heat(figure: Figure, above: Axes, axes: Axes, held: LabelCounts) -> None:
     )
     axes.set_ylabel("class", color=_INK)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    if in_order:
+    if held.in_order:
         _name_clients(axes, held.clients)
     else:
         axes.set_xticks([])
@@ -102,11 +99,6 @@ def _heat(figure: Figure, above: Axes, axes: Axes, held: LabelCounts) -> None:
     bar.set_label("share of the client's examples", color=_INK)
     bar.ax.tick_params(length=0, colors=_INK)
     bar.outline.set_visible(False)
-
-
-def _by_contents(held: LabelCounts) -> Ints:
-    """The clients by their most frequent class, those that have most of it first."""
-    return np.lexsort((-held.shares.max(axis=1), held.shares.argmax(axis=1)))
 
 
 def _name_clients(axes: Axes, clients: Ints) -> None:

@@ -1,21 +1,45 @@
-"""The report as one HTML file that needs nothing else: no network, no server, no script.
+"""The report as one HTML file that needs nothing else: no network, no server.
 
-Gathers what the template shows; the template `page.html.jinja` decides how it looks.
+Gathers what the templates in `web` show, and puts style and script inside. What is said about the runs is in
+`facts`, what the script draws in `payload`.
 """
 
 import base64
-import shlex
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
+from fedacg.report.attendance import attendances
 from fedacg.report.cells import Cell, Column
-from fedacg.report.runs import EXPERIMENT, Group, Run
-from fedacg.report.series import PALETTE, Axis, Curve
-from fedacg.report.settings import common, differing, show
-from fedacg.report.svg import SIDE, chart
+from fedacg.report.facts import Facts, SplitPicture, data_url
+from fedacg.report.material import Material
+from fedacg.report.payload import to_json
+from fedacg.report.series import PALETTE
+from fedacg.report.split import Split
 from fedacg.version import __version__
+
+SCRIPTS = ("scale.js", "table.js", "chart.js", "split.js", "attendance.js", "live.js", "main.js")
+"""The page's script in the order in which its parts build on one another."""
+CHOICES = (
+    (
+        "figure",
+        "What is drawn",
+        (
+            ("average", "Moving average"),
+            ("accuracy", "Accuracy"),
+            ("loss", "Test loss"),
+            ("training", "Training loss"),
+        ),
+    ),
+    ("axis", "Along", (("rounds", "Rounds"), ("bytes", "Bytes"), ("seconds", "Time"))),
+    ("scale", "Scale", (("linear", "Linear"), ("log", "Log"))),
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +56,7 @@ class Picture:
     @property
     def source(self) -> str:
         """The picture itself as an address, so that the page stays one file."""
-        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+        return data_url(self.png)
 
 
 @dataclass(frozen=True)
@@ -45,84 +69,83 @@ class Chapter:
     pictures: Sequence[Picture]
 
     @property
-    def rows(self) -> list[tuple[Cell, ...]]:
-        return list(zip(*(column.cells for column in self.columns), strict=True))
+    def rows(self) -> list[tuple[None, tuple[Cell, ...]]]:
+        return [(None, cells) for cells in zip(*(column.cells for column in self.columns), strict=True)]
 
 
 @dataclass(frozen=True)
-class _RunLine:
-    """What the page says about one run folder."""
+class Splits:
+    """The splits that a page shows, and why others are missing."""
 
-    label: str
-    folder: str
-    seed: int
-    rounds: str
-    state: str
-    digest: str
-    command: str
+    found: Sequence[Split] = ()
+    missing: Sequence[str] = ()
 
 
 def render(
-    groups: Sequence[Group],
-    columns: Sequence[Column],
-    curves: Sequence[Curve],
-    targets: Sequence[float],
-    notes: Sequence[str],
+    material: Material,
+    splits: Splits,
+    *,
     chapter: Chapter | None = None,
+    picture: bytes | None = None,
+    version: str = "",
 ) -> str:
-    """The page as text; everything that comes from a run is escaped."""
-    environment = Environment(
-        loader=PackageLoader("fedacg.report", "."),
+    """The page as text; everything that comes from a run is escaped.
+
+    `picture` shows the curves where no script may run. A page with a `version` is one that is served: its script
+    asks for what is newer.
+    """
+    script = _script()
+    return _template("page.html.jinja").render(
+        facts=Facts(material),
+        live=version,
+        version=__version__,
+        palette=PALETTE,
+        choices=CHOICES,
+        chapter=chapter,
+        picture=data_url(picture) if picture else "",
+        pictures=[SplitPicture(split) for split in splits.found],
+        missing=splits.missing,
+        style=Markup(_asset("page.css")),
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        data=Markup(data(material, splits)),
+    )
+
+
+def data(material: Material, splits: Splits) -> str:
+    """What the page's script draws, as JSON."""
+    return to_json(material.curves, material.targets, attendances(material.runs), splits.found)
+
+
+def parts(material: Material, splits: Splits) -> dict[str, str]:
+    """The parts of a page that change while runs go on, by the names of their elements."""
+    macros: Any = _template("parts.html.jinja").module
+    facts = Facts(material)
+    found = {name: getattr(macros, name)(facts) for name in ("summary", "results", "settings", "reproduce")}
+    found["split"] = macros.splits([SplitPicture(split) for split in splits.found], splits.missing)
+    return {f"{name}-part": str(html) for name, html in found.items()}
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("fedacg.report", "web"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    runs = [run for group in groups for run in group.runs]
-    settings = [run.settings for run in runs]
-    differ = [key for key in differing(settings) if key != "name"]
-    return environment.get_template("page.html.jinja").render(
-        title=_title(runs),
-        summary=_summary(groups, runs),
-        version=__version__,
-        palette=PALETTE,
-        side=SIDE,
-        columns=columns,
-        rows=list(zip(*(column.cells for column in columns), strict=True)),
-        charts=[chart(curves, axis, targets) for axis in Axis] if curves else [],
-        chapter=chapter,
-        notes=notes,
-        common=[(key, show(value)) for key, value in common(settings).items() if key != "name"],
-        differ=differ,
-        differences=[(group.label, [_values(group, key) for key in differ]) for group in groups],
-        runs=[_run_line(run) for run in runs],
-    )
 
 
-def _values(group: Group, key: str) -> str:
-    return ", ".join(dict.fromkeys(show(run.settings.get(key)) for run in group.runs))
+def _template(name: str) -> Template:
+    return _environment().get_template(name)
 
 
-def _title(runs: Sequence[Run]) -> str:
-    names = list(dict.fromkeys(str(run.experiment.get("name", "")) for run in runs))
-    return names[0] if len(names) == 1 and names[0] else f"{len(runs)} runs"
+@cache
+def _asset(name: str) -> str:
+    return resources.files("fedacg.report").joinpath("web", name).read_text(encoding="utf-8")
 
 
-def _summary(groups: Sequence[Group], runs: Sequence[Run]) -> str:
-    methods = len({group.method for group in groups})
-    data_sets = ", ".join(dict.fromkeys(show(run.settings.get("data.name")) for run in runs))
-    counts = f"{len(runs)} run{'s' * (len(runs) > 1)} of {methods} method{'s' * (methods > 1)}"
-    return f"{counts} on {data_sets}"
-
-
-def _run_line(run: Run) -> _RunLine:
-    planned = run.experiment.get("rounds")
-    return _RunLine(
-        label=run.label,
-        folder=str(run.folder),
-        seed=run.seed,
-        rounds=f"{run.history.rounds}" if planned is None else f"{run.history.rounds} / {planned}",
-        state="in progress" if run.summary is None else "finished",
-        digest=str((run.summary or {}).get("vector_sha256", ""))[:12],
-        command=shlex.join(["fedacg", "run", str(run.folder / EXPERIMENT)]),
-    )
+def _script() -> str:
+    """All scripts as one, with names of its own."""
+    return "\n".join(["(() => {", '"use strict";', *map(_asset, SCRIPTS), "})();"])

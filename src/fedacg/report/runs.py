@@ -4,9 +4,10 @@ Only reads. What a run folder holds is decided by `store`; what is said about it
 """
 
 import json
+import os
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ class Run:
     folder: Path
     label: str
     experiment: dict[str, Any]
+    description: str
+    """The text of its experiment.toml."""
     history: History
     summary: dict[str, Any] | None
     notes: tuple[str, ...]
@@ -75,7 +78,7 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder")
-        inside = [folder] if _holds_run(folder) else sorted(path.parent for path in folder.rglob(EXPERIMENT))
+        inside = sorted(_runs_below(folder))
         if not inside:
             raise InputError(f"{folder}: no run in it or below: a run folder holds {EXPERIMENT} and {METRICS}")
         for run in inside:
@@ -83,20 +86,24 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
     return list(found.values())
 
 
-def _holds_run(folder: Path) -> bool:
-    return (folder / EXPERIMENT).is_file()
+def _runs_below(folder: Path) -> Iterator[Path]:
+    for path, folders, files in os.walk(folder):
+        if EXPERIMENT in files:
+            yield Path(path)
+            folders.clear()  # what clients keep may be thousands of files
 
 
-def load_run(folder: Path) -> Run:
-    """One run, finished or in progress, labelled by its method alone."""
-    if not _holds_run(folder):
+def load_run(folder: Path, read: Callable[[Path], tuple[History, list[str]]] = read_metrics) -> Run:
+    """One run, finished or in progress, labelled by its method alone; `read` gives its rounds, with notes."""
+    if not (folder / EXPERIMENT).is_file():
         raise InputError(f"{folder}: holds no run: it needs {EXPERIMENT} and {METRICS}")
-    experiment = _read_experiment(folder / EXPERIMENT)
+    description = _read_text(folder / EXPERIMENT)
+    experiment = _parse(folder / EXPERIMENT, description)
     history = History()
     notes: list[str] = []
     # A run that has only just begun has no rounds to show yet.
     if (folder / METRICS).exists():
-        history, notes = read_metrics(folder / METRICS)
+        history, notes = read(folder / METRICS)
     summary = None
     if (folder / SUMMARY).exists():
         try:
@@ -109,13 +116,21 @@ def load_run(folder: Path) -> Run:
     skipped = [m for m in history if m.test_accuracy is not None and m.test_accuracy != m.test_accuracy]
     if skipped:
         notes.append(f"{folder}: accuracy is not a number in {len(skipped)} rounds, which are left out")
-    return Run(folder, method_name(flatten(experiment)), experiment, history, summary, tuple(notes))
+    label = method_name(flatten(experiment))
+    return Run(folder, label, experiment, description, history, summary, tuple(notes))
 
 
-def _read_experiment(path: Path) -> dict[str, Any]:
+def _read_text(path: Path) -> str:
     try:
-        experiment = tomllib.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+def _parse(path: Path, description: str) -> dict[str, Any]:
+    try:
+        experiment = tomllib.loads(description)
+    except ValueError as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if "method.name" not in flatten(experiment):
         raise InputError(f"{path}: says no method: it needs [method] name")

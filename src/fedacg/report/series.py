@@ -3,25 +3,33 @@
 Nothing is drawn here. Accuracies are in percent from here on.
 """
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 
-from fedacg.metrics import bytes_unit
+import numpy as np
+from numpy.typing import NDArray
+
+from fedacg.metrics import History, bytes_unit
 from fedacg.report.runs import Group
+
+Floats = NDArray[np.float64]
+Figures = Mapping[str, Sequence[float]]
+"""What a run measured, by name; "rounds" says when."""
 
 PALETTE = (
     ("#0072b2", "#56a8e0"),
     ("#d55e00", "#f08a3c"),
     ("#009e73", "#2dc79a"),
     ("#b4588c", "#dd8fb8"),
-    ("#c98a00", "#f0bd40"),
-    ("#3fa3d8", "#8fd0f5"),
+    ("#b87d00", "#f0bd40"),
+    ("#2a93cb", "#8fd0f5"),
     ("#5a5a5a", "#b4b4b4"),
 )
 """Colours for light and for dark ground, in the order given out: after Okabe and Ito, whose hues stay
-apart for colour-blind readers; their yellow is left out, as it does not show on paper."""
+apart for colour-blind readers; their yellow is left out, as it does not show on paper. Each stands out from
+its ground by 3 to 1 at least."""
 
 DASHES: tuple[tuple[int, ...], ...] = ((), (6, 2), (6, 2, 1, 2), (3, 2))
 """Line patterns: the palette is gone through once in each, so 28 curves can be told apart."""
@@ -32,85 +40,142 @@ class Axis(StrEnum):
 
     ROUNDS = "rounds"
     BYTES = "bytes"
+    SECONDS = "seconds"
+
+
+@dataclass(frozen=True)
+class Means:
+    """A figure at some rounds: the mean over the seeds of a group, and the deviation of several."""
+
+    mean: Floats
+    deviation: Floats | None
+
+    @property
+    def band(self) -> tuple[Floats, Floats] | None:
+        """One deviation below and above the mean, for percentages: as far as there are any."""
+        if self.deviation is None:
+            return None
+        return np.maximum(self.mean - self.deviation, 0), np.minimum(self.mean + self.deviation, 100)
+
+
+@dataclass(frozen=True)
+class Track:
+    """Some rounds, what had been spent by their ends, and what was measured there."""
+
+    rounds: tuple[int, ...]
+    sent: Floats
+    seconds: Floats
+    figures: Mapping[str, Means]
+
+    def __getitem__(self, name: str) -> Means:
+        return self.figures[name]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One group along its evaluated rounds: means over its seeds, and the deviation of several."""
+    """One group of runs along its rounds."""
 
     label: str
     place: int
-    rounds: tuple[int, ...]
-    sent: tuple[float, ...]
-    accuracy: tuple[float, ...]
-    average: tuple[float, ...]
-    deviation: tuple[float, ...] | None
+    evaluated: Track
+    """The figures `accuracy`, `average` and `loss` of the rounds with an evaluation."""
+    played: Track
+    """The figure `training`: the training loss of every round."""
 
     @property
     def colour(self) -> int:
         """The place in the palette."""
-        return self.place % len(PALETTE)
-
-    @property
-    def band(self) -> tuple[list[float], list[float]] | None:
-        """One deviation below and above the average, as far as there are percentages."""
-        if self.deviation is None:
-            return None
-        both = list(zip(self.average, self.deviation, strict=True))
-        return [max(a - d, 0.0) for a, d in both], [min(a + d, 100.0) for a, d in both]
+        return colour_of(self.place)
 
     @property
     def dashes(self) -> tuple[int, ...]:
         """Lengths of dash and gap; empty for an unbroken line."""
-        return DASHES[self.place // len(PALETTE) % len(DASHES)]
+        return dashes_of(self.place)
+
+
+def colour_of(place: int) -> int:
+    """The place in the palette of the group at this place."""
+    return place % len(PALETTE)
+
+
+def dashes_of(place: int) -> tuple[int, ...]:
+    """Lengths of dash and gap of the group at this place; empty for an unbroken line."""
+    return DASHES[place // len(PALETTE) % len(DASHES)]
 
 
 def curves_of(groups: Sequence[Group]) -> list[Curve]:
     """A curve for each group with an evaluation; a group keeps its colour whether or not others have one."""
     curves = (_curve(group, place) for place, group in enumerate(groups))
-    return [curve for curve in curves if curve.rounds]
+    return [curve for curve in curves if curve.evaluated.rounds]
 
 
 def _curve(group: Group, place: int) -> Curve:
-    # Only rounds that every seed has evaluated: a mean over fewer and fewer seeds would jump.
-    histories = [run.history for run in group.runs if run.history.evaluated]
-    evaluated = [{m.round for m in history.evaluated} for history in histories]
-    rounds = sorted(set.intersection(*evaluated)) if evaluated else []
-    accuracies, averages, sent = [], [], []
-    for history in histories:
-        at = [m.round for m in history.evaluated]
-        accuracies.append(dict(zip(at, history.accuracy, strict=True)))
-        averages.append(dict(zip(at, history.moving_average(), strict=True)))
-        sent.append(dict(zip((m.round for m in history), history.cumulative_bytes, strict=True)))
-    deviation = None
-    if len(histories) > 1:
-        deviation = tuple(100 * statistics.stdev(each[r] for each in averages) for r in rounds)
-    return Curve(
-        label=group.label,
-        place=place,
-        rounds=tuple(rounds),
-        sent=tuple(statistics.fmean(each[r] for each in sent) for r in rounds),
-        accuracy=tuple(100 * statistics.fmean(each[r] for each in accuracies) for r in rounds),
-        average=tuple(100 * statistics.fmean(each[r] for each in averages) for r in rounds),
-        deviation=deviation,
-    )
+    histories = [run.history for run in group.runs]
+    return Curve(group.label, place, _track(histories, _evaluated), _track(histories, _played))
 
 
-def along(curves: Sequence[Curve], axis: Axis) -> tuple[list[tuple[float, ...]], str]:
-    """Where each curve's points lie on the axis, in a unit that reads well, and the axis's name."""
+def _evaluated(history: History) -> Figures:
+    return {
+        "rounds": [m.round for m in history.evaluated],
+        "accuracy": [100 * accuracy for accuracy in history.accuracy],
+        "average": [100 * average for average in history.moving_average()],
+        "loss": [np.nan if m.test_loss is None else m.test_loss for m in history.evaluated],
+    }
+
+
+def _played(history: History) -> Figures:
+    rounds = [m for m in history if m.arrived]
+    return {"rounds": [m.round for m in rounds], "training": [m.train_loss for m in rounds]}
+
+
+def _track(histories: Sequence[History], measure: Callable[[History], Figures]) -> Track:
+    """Means over the seeds at the rounds that every seed has: over fewer and fewer seeds they would jump."""
+    names = [name for name in measure(History()) if name != "rounds"]
+    seeds = [(history, figures) for history in histories if (figures := measure(history))["rounds"]]
+    common = set.intersection(*(set(figures["rounds"]) for _, figures in seeds)) if seeds else set()
+    rounds = np.array(sorted(common), dtype=int)
+    sent, seconds = [], []
+    values: dict[str, list[Floats]] = {name: [] for name in names}
+    for history, figures in seeds:
+        ends = np.searchsorted([m.round for m in history], rounds)
+        times = (m.seconds_train + m.seconds_aggregate + m.seconds_evaluate for m in history)
+        sent.append(np.array(history.cumulative_bytes, dtype=float)[ends])
+        seconds.append(np.array(list(accumulate(times)))[ends])
+        places = np.searchsorted(figures["rounds"], rounds)
+        for name in names:
+            values[name].append(np.array(figures[name], dtype=float)[places])
+    means = {name: _means(each) for name, each in values.items()}
+    return Track(tuple(rounds.tolist()), _means(sent).mean, _means(seconds).mean, means)
+
+
+def _means(seeds: Sequence[Floats]) -> Means:
+    if not seeds:
+        return Means(np.empty(0), None)
+    # A diverged loss may be too large to be squared; the page shows no number there.
+    with np.errstate(over="ignore", invalid="ignore"):
+        deviation = np.std(seeds, axis=0, ddof=1) if len(seeds) > 1 else None
+        return Means(np.mean(seeds, axis=0), deviation)
+
+
+def along(curves: Sequence[Curve], axis: Axis) -> tuple[list[Floats], str]:
+    """Where each curve's evaluations lie on the axis, in a unit that reads well, and the axis's name."""
     if axis is Axis.ROUNDS:
-        return [tuple(map(float, curve.rounds)) for curve in curves], "rounds"
-    size, unit = bytes_unit(max((curve.sent[-1] for curve in curves), default=0))
-    return [tuple(sent / size for sent in curve.sent) for curve in curves], f"communicated, {unit}"
+        return [np.array(curve.evaluated.rounds, dtype=float) for curve in curves], "rounds"
+    if axis is Axis.SECONDS:
+        last = max((curve.evaluated.seconds[-1] for curve in curves), default=0)
+        size, unit = next(((s, u) for s, u in ((3600, "hours"), (60, "minutes")) if last >= 3 * s), (1, "seconds"))
+        return [curve.evaluated.seconds / size for curve in curves], unit
+    size, unit = bytes_unit(max((curve.evaluated.sent[-1] for curve in curves), default=0))
+    return [curve.evaluated.sent / size for curve in curves], f"communicated, {unit}"
 
 
 def heights(curves: Sequence[Curve], targets: Sequence[float]) -> tuple[float, float]:
     """The range of percentages that holds every curve and every target, with a little air."""
     values = [100 * target for target in targets]
     for curve in curves:
-        values += [*curve.accuracy, *curve.average]
-        for edge in curve.band or ():
-            values += edge
+        accuracy, average = curve.evaluated["accuracy"], curve.evaluated["average"]
+        for each in (accuracy.mean, average.mean, *(average.band or ())):
+            values += [float(each.min()), float(each.max())]
     low, high = min(values, default=0.0), max(values, default=100.0)
     air = max(0.04 * (high - low), 0.5)
     return max(low - air, 0.0), min(high + air, 100.0)
@@ -118,4 +183,4 @@ def heights(curves: Sequence[Curve], targets: Sequence[float]) -> tuple[float, f
 
 def ranking(curves: Sequence[Curve]) -> list[int]:
     """The curves' places from the top down as they end: the order in which a legend is easiest to read."""
-    return sorted(range(len(curves)), key=lambda place: -curves[place].average[-1])
+    return sorted(range(len(curves)), key=lambda place: -curves[place].evaluated["average"].mean[-1])

@@ -1,0 +1,83 @@
+"""A grid of settings: every combination of some keys' values, each checked before any is run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from pathlib import Path
+
+from fedacg.bench.places import place
+from fedacg.errors import InputError
+from fedacg.experiment import Experiment, Tree, override
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key and its values, as they were typed."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of values, with a run for every seed."""
+
+    values: tuple[str, ...]
+    runs: dict[Path, Experiment]
+
+
+def parse_axis(text: str) -> Axis:
+    """`method.lam=0.75,0.8` as a key and its values; a comma within brackets or quotes is part of a value."""
+    key, equals, values = text.partition("=")
+    parts = tuple(part.strip() for part in _split(values))
+    if not equals or not key.strip() or not all(parts):
+        raise InputError(f"--grid {text!r}: must look like method.lam=0.8,0.85,0.9")
+    if key.strip() == "seed":
+        raise InputError(f"--grid {text!r}: seeds go with --seeds")
+    return Axis(key.strip(), parts)
+
+
+def _split(text: str) -> list[str]:
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        depth += (character in "[{") - (character in "]}") if not quote else 0
+        if character == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def expand(tree: Tree, axes: Sequence[Axis], seeds: Sequence[int], out: Path) -> list[Point]:
+    """The points of the grid, the last key changing fastest."""
+    keys = [axis.key for axis in axes]
+    if not keys:
+        raise InputError("--grid: needs at least one key, as in method.lam=0.8,0.85,0.9")
+    for key in keys:
+        if keys.count(key) > 1:
+            raise InputError(f"--grid {key}: stands there twice")
+    points = []
+    for values in product(*(axis.values for axis in axes)):
+        settings = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
+        runs = {}
+        for seed in seeds or [tree.get("seed", 0)]:
+            experiment = Experiment.parse({**override(tree, settings), "seed": seed})
+            name = "-".join([setting.removeprefix("method.") for setting in settings] + [f"s{seed}"])
+            runs[place(out / "runs", name, experiment)] = experiment
+        points.append(Point(values, runs))
+    _check_apart(keys, points)
+    return points
+
+
+def _check_apart(keys: Sequence[str], points: Sequence[Point]) -> None:
+    for one, other in combinations(points, 2):
+        first, second = (next(iter(point.runs.values())) for point in (one, other))
+        if not first.difference(second):
+            raise InputError(
+                f"--grid {', '.join(keys)}: {', '.join(one.values)} and {', '.join(other.values)} "
+                "are the same experiment"
+            )

@@ -1,0 +1,84 @@
+"""`fedacg bench`: a table of the paper, from nothing to the numbers beside the published ones."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedacg.bench.plan import Block, make_plan
+from fedacg.cli.run import Quiet, Set, parse_names, parse_seeds, refuse_options, stopped
+from fedacg.cli.several import DryRun, Resume, announce, play_missing, show
+from fedacg.session import Session
+
+
+def bench(
+    table: Annotated[str, typer.Argument(help="A table or an ablation of the paper.", show_default=False)],
+    scale: Annotated[
+        str, typer.Option("--scale", help="desk: small networks, fewer rounds; paper: as published.")
+    ] = "desk",
+    on: Annotated[
+        str | None,
+        typer.Option("--on", help="Recipes at paper scale, such as cifar10-large; the table's own by default."),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option("--methods", "-m", help="Names with commas between them; the table's by default.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="Numbers with commas between them; the recipes' by default.")
+    ] = None,
+    settings: Set = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for runs and tables.")] = Path("runs/bench"),
+    resume: Resume = False,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a table of the paper, and print it beside the published numbers."""
+    console = Console()
+    refuse_options(settings or [])
+    blocks = make_plan(
+        table,
+        scale,
+        out,
+        on=parse_names(on),
+        methods=parse_names(methods),
+        seeds=parse_seeds(seeds) if seeds else [],
+        settings=settings or [],
+    )
+    runs = {folder: run for block in blocks for folder, run in block.runs.items()}
+    whole = True
+    with Session(next(iter(runs.values())).engine) as session:
+        try:
+            announce(console, session, runs, out / "runs", resume=resume, quiet=quiet)
+            if dry_run:
+                return
+            for block in blocks:
+                whole &= play_missing(console, session, block.runs, quiet=quiet)
+                _show(console, block, _command(block, methods, seeds, settings or []), quiet)
+        except KeyboardInterrupt:
+            raise stopped(console, "the same command with --resume") from None
+    if not whole:
+        raise typer.Exit(1)
+
+
+def _command(block: Block, methods: str | None, seeds: str | None, settings: list[str]) -> str:
+    """What makes this block's table again."""
+    words = ["fedacg", "bench", block.table, "--scale", block.scale, "--on", block.setting]
+    for option, value in (("--methods", methods), ("--seeds", seeds)):
+        words += [option, value] if value else []
+    return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
+
+
+def _show(console: Console, block: Block, command: str, quiet: bool) -> None:
+    # Here and not above: matplotlib takes longer to load than most commands take to run.
+    from fedacg.bench.comparison import compare
+    from fedacg.bench.written import Printed, title, write
+
+    comparison = compare(block)
+    written = write(comparison, command)
+    if quiet:
+        typer.echo(block.folder / "bench.md")
+        return
+    console.print(f"\n{title(comparison)}\n", highlight=False, markup=False)
+    show(console, Printed(comparison), comparison.notes, written.paths)

@@ -1,0 +1,50 @@
+"""`fedacg watch`: the report of runs that are going on, in a browser on this machine.
+
+Only the words at the terminal; the page and the server live in `fedacg.report`.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedacg.errors import InputError
+
+_POLITE = 5
+"""How far this steps back behind the runs when cores are short."""
+
+
+def watch(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Run folders, or folders with run folders below, now or later.", show_default=False),
+    ],
+    port: Annotated[int, typer.Option("--port", "-p", help="The port to serve at; 0 takes one that is free.")] = 0,
+    target: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--target",
+            "-t",
+            help="An accuracy to reach, as a fraction; may be given again. Without it, the experiments' own.",
+            show_default=False,
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the address.")] = False,
+) -> None:
+    """Look at runs while they go on: the report's page, kept up to date, on this machine."""
+    if not 0 <= port <= 65535:
+        raise InputError(f"--port {port}: must be a number from 0 to 65535")
+    # Here and not above: matplotlib takes longer to load than most commands take to run.
+    from fedacg.report.live import LiveReport
+    from fedacg.report.server import Server
+
+    os.nice(_POLITE)
+    with Server(LiveReport(folders, target or None), port) as server:
+        typer.echo(server.address if quiet else f"live at {server.address}, until Ctrl-C")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            if not quiet:
+                typer.echo("\nStopped; the runs go on.")
+            raise typer.Exit(130) from None

@@ -1,0 +1,108 @@
+"""What the page's script draws, as JSON: curves, who took part, who holds which labels.
+
+Numbers are rounded to what a screen can show, and there are never more than it can show: so a page stays small
+whatever the runs were.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedacg.report.attendance import Attendance
+from fedacg.report.series import Curve, Floats, Track
+from fedacg.report.split import Split
+
+POINTS = 60_000
+"""Of all curves together, evaluated and played rounds; more are thinned out evenly."""
+FEWEST = 250
+"""But no curve to fewer points than these."""
+VISITS = 300_000
+"""Client numbers in all histories of who took part; of more, only every so many rounds are listed."""
+CELLS = 120_000
+"""Counts of a split that can be read off its picture; of more, only the picture is there."""
+
+Record = dict[str, Any]
+
+
+def to_json(
+    curves: Sequence[Curve],
+    targets: Sequence[float],
+    attendances: Sequence[Attendance],
+    splits: Sequence[Split],
+) -> str:
+    """One line of strict JSON that may stand inside a script element."""
+    record = {
+        "targets": [_rounded(100 * target, 6) for target in targets],
+        "curves": [_curve(curve, max(FEWEST, POINTS // (2 * len(curves)))) for curve in curves],
+        "attendances": [_attendance(each, VISITS // len(attendances)) for each in attendances],
+        "splits": [_split(split) for split in splits],
+    }
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # Neither can end the element: < and > occur in strings only.
+    return text.replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _curve(curve: Curve, most: int) -> Record:
+    return {
+        "label": curve.label,
+        "colour": curve.colour,
+        "dashes": curve.dashes,
+        "evaluated": _track(curve.evaluated, most),
+        "played": _track(curve.played, most),
+    }
+
+
+def _track(track: Track, most: int) -> Record:
+    number = len(track.rounds)
+    kept = np.arange(number)
+    if number > most:
+        kept = np.linspace(0, number - 1, most).round().astype(int)
+    record: Record = {
+        "rounds": [track.rounds[place] for place in kept],
+        "bytes": _numbers(track.sent[kept], 5),
+        "seconds": _numbers(track.seconds[kept], 5),
+    }
+    for name, means in track.figures.items():
+        record[name] = _numbers(means.mean[kept], 4)
+        if means.deviation is not None:
+            record[f"{name}_sd"] = _numbers(means.deviation[kept], 3)
+    return record
+
+
+def _numbers(values: Floats, digits: int) -> list[float | int | None]:
+    return [_rounded(value, digits) for value in values.tolist()]
+
+
+def _rounded(value: float, digits: int) -> float | int | None:
+    """To so many digits, whole where it is; None is what has no number."""
+    if not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{digits}g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def _attendance(attendance: Attendance, most: int) -> Record:
+    every = max(1, math.ceil(attendance.size / most))
+    visits = attendance.visits[::every]
+    return {
+        "labels": attendance.labels,
+        "clients": attendance.clients,
+        "every": every,
+        "rounds": [round for round, *_ in visits],
+        "asked": [asked for _, asked, _, _ in visits],
+        "lost": _some({round: lost for round, _, lost, _ in visits}),
+        "slow": _some({round: slow for round, *_, slow in visits}),
+    }
+
+
+def _some(clients: Mapping[int, Sequence[int]]) -> dict[int, Sequence[int]]:
+    return {round: each for round, each in clients.items() if each}
+
+
+def _split(split: Split) -> Record:
+    held, order = split.held, split.held.order
+    counts = held.counts[order].tolist() if held.counts.size <= CELLS else []
+    return {"clients": held.clients[order].tolist(), "counts": counts}
