@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from browser import Browser, launched
-from fedacg.report import curves, write
+from fedacg.report import curves, live, write
 from fedacg.report.live import LiveReport
 from fedacg.report.server import Server
 from folders import add_round, fake_run
@@ -427,7 +427,11 @@ def wait_for(condition: Callable[[], Any], seconds: float = 30) -> bool:
     return True
 
 
-def test_a_live_page_keeps_up_and_keeps_what_was_chosen(window: Browser, tmp_path: Path) -> None:
+def test_a_live_page_keeps_up_and_keeps_what_was_chosen(
+    window: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "SOONEST", 0.2)
+    monkeypatch.setattr(live, "SHARE", 1.0)
     first = fake_run(tmp_path / "runs" / "a", [0.1, 0.2], "fedavg", finished=False)
     with Server(LiveReport([tmp_path / "runs"]), 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -443,9 +447,12 @@ def test_a_live_page_keeps_up_and_keeps_what_was_chosen(window: Browser, tmp_pat
             assert wait_for(lambda: drawn(window) == ["fedavg", "fedacg"])
             assert column(window, 0) == ["fedacg", "fedavg"]
             window.one(".legend li[data-label=fedavg] label").click()
+            window.all("summary")[1].click()
             add_round(second, 2, 0.4)
             assert wait_for(lambda: values(window)["fedacg"] == "40.00")
             assert drawn(window) == ["fedacg"]
+            assert wait_for(lambda: "2 / 100 rounds" in window.all("summary")[1].text)
+            assert [each.get_attribute("data-run") for each in window.all("details[open]")] == ["fedacg"]
             assert window.one("#live").text.startswith("live, as of ")
             assert wait_for(lambda: len(window.all(".heat img")) == 1)
         finally:
