@@ -125,6 +125,7 @@ def assemble(
         seed=experiment.seed,
         evaluate_batch=experiment.evaluate.batch,
         group=group(experiment, ingredients, cohorts),
+        device=experiment.engine.device,
     )
     return Federation(
         job,
