@@ -7,7 +7,18 @@ depend on the number of workers. How the processes are kept alive lives in pool.
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from fedacg.engines.base import Answer, Answers, ClientMemory, Evaluation, Job, Task, chunks, groups, total
+from fedacg.engines.base import (
+    NOBODY,
+    Answer,
+    Answers,
+    ClientMemory,
+    Evaluation,
+    Job,
+    Task,
+    chunks,
+    groups,
+    total,
+)
 from fedacg.engines.pool import Pool
 from fedacg.engines.protocol import (
     Broadcast,
@@ -31,6 +42,8 @@ _REPLY_MEMORY = 256 * 2**20
 
 class ProcessEngine:
     """A pool of workers that lives for as many jobs as it is given."""
+
+    lost = NOBODY
 
     def __init__(self, workers: int) -> None:
         self._pool = Pool(workers)
