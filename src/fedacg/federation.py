@@ -75,49 +75,56 @@ class Federation:
     def run(self) -> Iterator[RoundMetrics]:
         """Play the rounds that are left, one at a time."""
         self.engine.setup(self.job)
-        rule, local, clients = self.job.method.rule, self.job.local, len(self.job.data.clients)
+        rule, local = self.job.method.rule, self.job.local
         for round in range(self.moment.round + 1, self.rounds + 1):
-            start = perf_counter()
             state = self.moment.state
             attendance = self.sampling.attendance(round)
-            sizes = [self.job.data.clients.size(client) for client in attendance.answered]
+            start = perf_counter()
+            sizes = {client: self.job.data.clients.size(client) for client in attendance.answered}
             tasks = self._tasks(round, attendance, sizes)
 
             broadcast = {**rule.broadcast(state), "buffers": state["buffers"]}
+            asked = perf_counter()
             answers = self.engine.train(broadcast, tasks, self.memory.read)
-            replies = Replies(self, answers, round, sizes, state, broadcast)
-            if tasks:  # when nobody answers, nothing moves and nothing decays
-                state = {**rule.step(state, replies, clients), "buffers": replies.buffers}
+            waited, lost = perf_counter() - asked, self.engine.lost
+            answered = [task.client for task in tasks if task.client not in lost]
+            replies = Replies(self, answers, round, [sizes[client] for client in answered], state, broadcast)
+            if answered:  # when nobody answers, nothing moves and nothing decays
+                state = {**rule.step(state, replies, len(self.job.data.clients)), "buffers": replies.buffers}
             aggregated = perf_counter()
+            waited += replies.seconds
 
             evaluated = round % self._evaluate.every == 0 or round == self.rounds
             test = self.engine.evaluate(_model(state)) if evaluated else None
+            if test is not None and test.examples == 0:
+                test = None
             self.moment = Moment(round, state)
             yield RoundMetrics(
                 round=round,
                 lr=local.lr_at(round),
                 cohort=attendance.asked,
-                answered=attendance.answered,
-                stragglers=attendance.stragglers or None,
+                answered=tuple(answered),
+                stragglers=tuple(c for c in attendance.stragglers if c not in lost) or None,
                 examples=sum(replies.examples),
                 train_loss=replies.loss,
                 bytes_down=len(attendance.asked) * message_bytes(broadcast),
                 bytes_up=replies.bytes,
-                seconds_train=replies.seconds,
-                seconds_aggregate=aggregated - start - replies.seconds,
+                seconds_train=waited,
+                seconds_aggregate=aggregated - start - waited,
                 seconds_evaluate=perf_counter() - aggregated,
                 test_accuracy=test.correct / test.examples if test and self.job.data.classes else None,
                 test_loss=test.loss / test.examples if test else None,
                 client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
-                drift=replies.drift.figures(state.get("m")) if tasks else None,
+                drift=replies.drift.figures(state.get("m")) if answered else None,
+                extra={"lost": {str(client): lost[client] for client in lost}} if lost else {},
             )
 
-    def _tasks(self, round: int, attendance: Attendance, sizes: Sequence[int]) -> list[Task]:
-        """The work of those who will answer, clients of these sizes."""
+    def _tasks(self, round: int, attendance: Attendance, sizes: Mapping[int, int]) -> list[Task]:
+        """The work of those who are to answer, clients of these sizes."""
         steps_for, stragglers = self.job.local.steps_for, set(attendance.stragglers)
         return [
-            Task(round, client, self.sampling.steps(steps_for(size), client in stragglers))
-            for client, size in zip(attendance.answered, sizes, strict=True)
+            Task(round, client, self.sampling.steps(steps_for(sizes[client]), client in stragglers))
+            for client in attendance.answered
         ]
 
 

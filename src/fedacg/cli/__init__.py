@@ -1,4 +1,4 @@
-"""The command line: `fedacg run | compare | report | analyze | methods | recipes | data`.
+"""The command line: `fedacg run | compare | report | analyze | methods | recipes | data | deploy`.
 
 Bad input ends with one message and exit code 2, a run that cannot go on with 1; a bug shows its traceback.
 """
@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fedacg.cli import data
+from fedacg.cli import data, deploy
 from fedacg.cli.analyze import analyze
 from fedacg.cli.methods import methods
 from fedacg.cli.report import report
@@ -32,6 +32,7 @@ app.command()(report)
 app.command()(analyze)
 app.command()(methods)
 app.add_typer(data.app, name="data")
+app.add_typer(deploy.app, name="deploy")
 
 
 @app.command()

@@ -1,8 +1,9 @@
 """What every engine does: train a cohort's clients and evaluate a model, with the same result to the bit."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 import torch
@@ -119,19 +120,28 @@ ClientMemory = Callable[[int], Message]
 """What a client kept of its last visit, nothing at its first."""
 
 
+NOBODY: Mapping[int, str] = MappingProxyType({})
+"""Whose answer is lost where every client that is asked answers."""
+
+
 class Engine(Protocol):
     """Workers that serve one job at a time."""
+
+    @property
+    def lost(self) -> Mapping[int, str]:
+        """Clients that the last `train` was to serve and that will not answer, and why; known when it returns."""
+        ...
 
     def setup(self, job: Job) -> None:
         """Take on a job; may be called again for the next one."""
         ...
 
     def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
-        """Answers in the order of the tasks, group by group; each is valid until the next is asked for."""
+        """Answers in the order of the tasks, without the lost, by group; valid until the next is asked for."""
         ...
 
     def evaluate(self, model: Message) -> Evaluation:
-        """Sums over the whole test set for a model given as `theta` and `buffers`."""
+        """Sums over all test examples there are for a model given as `theta` and `buffers`."""
         ...
 
     def close(self) -> None: ...

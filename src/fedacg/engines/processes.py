@@ -5,7 +5,7 @@ What is given out when lives in schedule.py, the processes in pool.py, how they 
 
 from collections.abc import Iterator, Sequence
 
-from fedacg.engines.base import Answers, ClientMemory, Evaluation, Job, Task, groups
+from fedacg.engines.base import NOBODY, Answers, ClientMemory, Evaluation, Job, Task, groups
 from fedacg.engines.pool import Pool
 from fedacg.engines.protocol import (
     Broadcast,
@@ -21,6 +21,8 @@ from fedacg.link import Message
 
 class ProcessEngine:
     """A pool of workers that lives for as many jobs as it is given."""
+
+    lost = NOBODY
 
     def __init__(self, workers: int) -> None:
         self._pool = Pool(workers)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import ray
 
 from fedacg.devices import Device
-from fedacg.engines.base import Answers, ClientMemory, Evaluation, Job, Task, groups
+from fedacg.engines.base import NOBODY, Answers, ClientMemory, Evaluation, Job, Task, groups
 from fedacg.engines.ray_cluster import Cluster
 from fedacg.engines.ray_pool import RayPool
 from fedacg.engines.ray_worker import PlacedBroadcast, PlacedJob, TrainByParcel, TrainedByParcel, pack, unpack
@@ -20,6 +20,8 @@ from fedacg.link import Message
 
 class RayEngine:
     """Actors that live for as many jobs as they are given."""
+
+    lost = NOBODY
 
     def __init__(self, workers: int, cores: int, address: str = "", device: Device = "cpu") -> None:
         """As many workers as there are CPUs if `workers` is 0; a cluster of its own then has `cores` of them."""

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from fedacg.engines.base import Answers, ClientMemory, Evaluation, Job, Task, chunks, groups, total
+from fedacg.engines.base import NOBODY, Answers, ClientMemory, Evaluation, Job, Task, chunks, groups, total
 from fedacg.engines.worker import Worker
 from fedacg.link import Message
 
 
 class SerialEngine:
     """One worker, here."""
+
+    lost = NOBODY
 
     def setup(self, job: Job) -> None:
         self._worker = Worker(job)
