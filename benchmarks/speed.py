@@ -72,6 +72,7 @@ class Workload:
 WORKLOADS = {
     "lenet": Workload("lenet", 500, 100, (3, 32, 32), cohort=10, epochs=5, batch=10),
     "logistic": Workload("logistic", 1000, 20, (64,), cohort=100, epochs=1, batch=10),
+    "resnet18": Workload("resnet18", 20, 100, (3, 32, 32), cohort=2, epochs=1, batch=50),
 }
 LR = 0.01
 CLIP = 10.0

@@ -397,7 +397,7 @@ class Disturbed:
 
     def __init__(self, engine: Engine, events: dict[int, Callable[[], None]]) -> None:
         self._engine, self._events = engine, events
-        self.setup, self.evaluate, self.close = engine.setup, engine.evaluate, engine.close
+        self.setup, self.evaluate, self.close, self.lost = engine.setup, engine.evaluate, engine.close, engine.lost
 
     def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
         for answers in self._engine.train(broadcast, tasks, kept):
@@ -460,7 +460,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, **environment},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
@@ -503,9 +503,15 @@ def rows():
 
 @pytest.mark.slow
 def test_a_run_is_stopped_killed_and_resumed_and_leaves_nothing_behind(
-    nodes: Nodes, run: Callable[..., subprocess.Popen[str]], fedacg: Command, tmp_path: Path
+    nodes: Nodes,
+    run: Callable[..., subprocess.Popen[str]],
+    fedacg: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "own_rows.py").write_text(OWN_DATA)
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "own_rows.py").write_text(OWN_DATA)
+    monkeypatch.syspath_prepend(tmp_path / "modules")
     own = ("data.name=own_rows:rows", "method.name=feddyn", "rounds=80")
     scratch = Path(tempfile.mkdtemp(prefix="fr-", dir="/tmp"))
 

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedacg.flower.checks import Refused
 
-_PAUSE = 0.5
+_PAUSE = 1.0
 """Seconds from one look for replies to the next, more where many are awaited."""
 _UNREADABLE = (
     ValueError,

@@ -5,6 +5,7 @@ which nodes keep their states, and for nodes with their own data who is which nu
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -99,8 +100,9 @@ class NamedRoll:
         self._folder, self._members = folder, members
         self._clients = NamedClients(members)
         if not members.shape:
-            members.classes = classes or max(found.classes for found in first)
-            members.shape = first[0].shape
+            # What most have: one node that does not fit must not keep all the others out.
+            (members.shape, _), *_ = Counter(found.shape for found in first).most_common(1)
+            members.classes = classes or max(found.classes for found in first if found.shape == members.shape)
         nothing = TensorExamples(torch.empty(0), torch.empty(0, dtype=torch.int64))
         self.data = FederatedData(
             "folder", self._clients, nothing, PlainPipeline(), members.classes, members.shape

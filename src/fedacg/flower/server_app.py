@@ -17,6 +17,7 @@ from fedacg.flower.roll import FILE, Membership, NamedRoll, Roll, SplitRoll
 from fedacg.ingredients import load_data, prepare
 from fedacg.metrics import History, RoundMetrics, human_bytes
 from fedacg.runner import Result, play
+from fedacg.store import RunFolder
 
 _log = logging.getLogger("flwr")
 
@@ -39,12 +40,16 @@ def serve(experiment: Experiment, grid: Grid, config: Mapping[str, Any]) -> Resu
     holds_run = (folder / "experiment.toml").exists()
     if holds_run and not options.resume and not options.overwrite:
         raise InputError(f"{folder}: holds a run; go on with resume=true or replace it with overwrite=true")
+    RunFolder(folder).close()  # refuses one that another server is writing before anything is waited for
     if options.overwrite:
         (folder / FILE).unlink(missing_ok=True)
     members = Membership.open(folder)
     nodes = Nodes(grid, options.max_examples)
     roll = _roll(experiment, options, folder, members, nodes)
     nodes.open(roll, options.min_replies)
+    cohort = experiment.cohort.count(len(roll.data.clients))
+    if options.min_replies > cohort:
+        raise InputError(f"min-replies = {options.min_replies}: only {cohort} clients are asked in a round")
     members.save(folder)
     _log.info("run folder: %s", folder)
     result = play(
