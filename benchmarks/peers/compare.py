@@ -25,7 +25,7 @@ from workload import CHECKS, WORKLOADS, Workload
 
 HERE = Path(__file__).parent
 PEERS = ("fedacg", "bare", "pfl", "flower")
-TURNS = {"lenet": 5, "logistic": 8}
+TURNS = {"lenet": 5, "logistic": 6}
 ROUNDS = {
     "lenet": dict.fromkeys(PEERS, 1),
     "logistic": {"fedacg": 100, "bare": 30, "pfl": 20, "flower": 2},
