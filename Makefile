@@ -9,7 +9,7 @@ demo: $(VENV)/.installed
 	$(BIN)/fedacg compare quickstart --methods fedavg,fedprox,fedavgm,fedacg --out runs/demo --overwrite
 
 test: $(VENV)/.installed-dev lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

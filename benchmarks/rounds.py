@@ -1,6 +1,6 @@
-"""Where the time of a fused round goes: a profile of speed.py's logistic workload, played in this process.
+"""Where the time of a round goes: a profile of speed.py's workloads, played in this process.
 
-    python benchmarks/rounds.py [--rounds 60]
+    python benchmarks/rounds.py [--rounds 60] [lenet] [logistic]
 
 A profile makes calls of Python look dearer than they are, and the messages between processes are not in it: it
 says where to look, not how long a round takes.
@@ -15,43 +15,72 @@ from fedacg.engines.base import one_thread
 from speed import WORKLOADS, our_rounds
 
 PARTS = {
-    "who takes part": ("sampling.py", "attendance"),
-    "tasks": ("federation.py", "_tasks"),
-    "the clients' work": ("worker.py", "train_group"),
-    "· batches: shuffle, fetch, fill up": ("fused.py", "_steps"),
-    "· network, loss and gradients": ("fused.py", "differentiate"),
-    "· corrections, clip, decay": ("local.py", "direction"),
-    "replies decoded, checked, counted, averaged": ("rules.py", "_sum"),
+    "lenet": {
+        "who takes part, and their tasks": [("sampling.py", "attendance"), ("federation.py", "_tasks")],
+        "the clients' work": [("worker.py", "train_group")],
+        "· batches: shuffle, fetch, normalise": [
+            ("local.py", "_batches"),
+            ("examples.py", "fetch"),
+            ("pipelines.py", "__call__"),
+        ],
+        "· network and loss": [("local.py", "sum_losses")],
+        "· gradients": [("graph.py", "_engine_run_backward")],
+        "· corrections, clip, decay": [("local.py", "direction")],
+        "replies decoded, checked, counted, averaged": [("rules.py", "_sum")],
+    },
+    "logistic": {
+        "who takes part, and their tasks": [("sampling.py", "attendance"), ("federation.py", "_tasks")],
+        "the clients' work": [("worker.py", "train_group")],
+        "· batches: shuffle, fetch, fill up": [("fused.py", "_steps")],
+        "· network, loss and gradients": [("fused.py", "differentiate")],
+        "· corrections, clip, decay": [("local.py", "direction")],
+        "replies decoded, checked, counted, averaged": [("rules.py", "_sum")],
+    },
 }
 """By file and function; what is marked · is part of the clients' work. Replies ask for that work as they come."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=60)
-    arguments = parser.parse_args()
+def shares(workload: str, rounds: int) -> dict[str, float]:
+    """What part of the time each part of a round takes."""
     with ExitStack() as stack, one_thread():
-        play = our_rounds(stack, WORKLOADS["logistic"], 0, "fedacg", engine="serial")
+        play = our_rounds(stack, WORKLOADS[workload], 0, "fedacg", engine="serial")
         play()
         profile = cProfile.Profile()
         profile.enable()
-        for _ in range(arguments.rounds):
+        for _ in range(rounds):
             play()
         profile.disable()
     found = pstats.Stats(profile).stats  # type: ignore[attr-defined]
-    seconds = {
-        part: sum(
+    whole = sum(times[2] for times in found.values())
+    seconds = {part: sum(_inside(found, *place) for place in places) for part, places in PARTS[workload].items()}
+    seconds["replies decoded, checked, counted, averaged"] -= seconds["the clients' work"]
+    return {part: spent / whole for part, spent in seconds.items()}
+
+
+def _inside(found: dict[tuple[str, int, str], tuple[float, ...]], file: str, function: str) -> float:
+    """Seconds inside a function of this name; one that calls another of the same name is counted once."""
+    return max(
+        (
             times[3]
             for (path, _, name), times in found.items()
             if name == function and path.rpartition("/")[2] == file
-        )
-        for part, (file, function) in PARTS.items()
-    }
-    seconds["replies decoded, checked, counted, averaged"] -= seconds["the clients' work"]
-    whole = sum(times[2] for times in found.values())
-    print("| part of a round | share |\n| --- | ---: |")
-    for part, spent in seconds.items():
-        print(f"| {part} | {spent / whole:.0%} |")
+        ),
+        default=0.0,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=60)
+    arguments = parser.parse_args()
+    for workload in arguments.workloads:
+        # A round of lenet is as long as some fifty of the others.
+        rounds = arguments.rounds if workload == "logistic" else max(1, arguments.rounds // 20)
+        print(f"| part of a round of {workload} | share |\n| --- | ---: |")
+        for part, share in shares(workload, rounds).items():
+            print(f"| {part} | {share:.0%} |")
+        print()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Seconds a round here against the same SGD steps in bare PyTorch loops, in as many one-threaded processes.
 
-    python benchmarks/speed.py [--workers 2] [--rounds 15] [lenet] [logistic]
+    python benchmarks/speed.py [--workers 2] [--rounds 15] [--engine ray] [lenet] [logistic]
 
 The bare loops have their data ready in floating point, start every client from the same model, and do nothing
-but `torch.optim.SGD`: no sampling, no messages, no aggregation. A round here is everything but evaluation.
+but `torch.optim.SGD`: no sampling, no messages, no aggregation. A round here is everything but evaluation. With
+`--engine`, FedAvg with another engine is timed in place of the other methods.
 All variants take turns, round by round, because the machine's speed drifts; ratios are medians over the turns.
 """
 
@@ -71,6 +72,7 @@ class Workload:
 WORKLOADS = {
     "lenet": Workload("lenet", 500, 100, (3, 32, 32), cohort=10, epochs=5, batch=10),
     "logistic": Workload("logistic", 1000, 20, (64,), cohort=100, epochs=1, batch=10),
+    "resnet18": Workload("resnet18", 20, 100, (3, 32, 32), cohort=2, epochs=1, batch=50),
 }
 LR = 0.01
 CLIP = 10.0
@@ -173,14 +175,18 @@ def main() -> None:
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--engine", help="time FedAvg with worker processes and with this engine")
     arguments = parser.parse_args()
     print(f"{'workload':<10}{'variant':<10}{'s a round':>10}{'of bare':>9}{'of fedavg':>11}")
     for name in arguments.workloads or WORKLOADS:
         workload = WORKLOADS[name]
         with ExitStack() as stack, one_thread():
             variants = {"bare": bare_rounds(stack, workload, arguments.workers)}
-            for method in METHODS:
+            for method in METHODS[:1] if arguments.engine else METHODS:
                 variants[method] = our_rounds(stack, workload, arguments.workers, method)
+            if arguments.engine:
+                engine = arguments.engine
+                variants[engine] = our_rounds(stack, workload, arguments.workers, METHODS[0], engine)
             seconds = measure(variants, arguments.rounds)
         for variant in variants:
             of_bare, of_fedavg = ratio(seconds, variant, "bare"), ratio(seconds, variant, "fedavg")

@@ -101,7 +101,7 @@ def test_figures_agree_with_those_that_every_round_records(tmp_path: Path) -> No
     weights = [0.1, 0.2, 0.3, 0.4]
     drift = Drift(phi, list(parts.values()))
     for w, weight in zip(local, weights, strict=True):
-        drift.add(w - phi, weight)
+        drift.add((w - phi).unsqueeze(0), [weight])
     figures = drift.figures(None)
     recorded = record(tmp_path, phi.tolist(), [w.tolist() for w in local], weights)
     found = divergence(recorded, parts)

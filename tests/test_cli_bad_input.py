@@ -56,7 +56,7 @@ def refused(outcome: Outcome, *words: str) -> None:
         (f"method.beta=-{10**400}", ["method.beta = -1000", "[0, ∞)"]),
         ("method.server_lr=0", ["method.server_lr = 0:", "(0, ∞)"]),
         ("evaluate.targets=[81]", ["evaluate.targets.0 = 81:", "less than or equal to 1"]),
-        ("engine.name=gpu", ["engine.name = 'gpu':", "'serial' or 'processes'"]),
+        ("engine.name=gpu", ["engine.name = 'gpu':", "'serial', 'processes' or 'ray'"]),
         ("engine.workers=-1", ["engine.workers = -1:", "greater than or equal to 0"]),
         ("seed=-1", ["seed = -1:", "greater than or equal to 0"]),
         ("rounds=0", ["rounds = 0:", "greater than or equal to 1"]),

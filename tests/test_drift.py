@@ -19,7 +19,7 @@ PHI = torch.tensor([3.0, 4.0], dtype=torch.float64)
 def figures(deltas: list[list[float]], weights: list[float], parts: list[slice] | None = None) -> dict[str, Any]:
     drift = Drift(PHI, parts or [])
     for delta, weight in zip(deltas, weights, strict=True):
-        drift.add(torch.tensor(delta, dtype=torch.float64), weight)
+        drift.add(torch.tensor([delta], dtype=torch.float64), [weight])
     return drift.figures(torch.tensor([0.0, -2.0], dtype=torch.float64))
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -101,29 +102,33 @@ def test_serial_and_any_number_of_processes_give_the_same_bits(channels_last: bo
 def test_answers_come_in_the_order_of_the_cohort(pool: ProcessEngine) -> None:
     module = network()
     pool.setup(job(module))
-    answers = [(a.client, a.examples) for a in pool.train(broadcast(module), TASKS, nothing)]
+    answers = [(a.client, a.examples) for a in chain.from_iterable(pool.train(broadcast(module), TASKS, nothing))]
     assert answers == [(i, len(y)) for i, (_, y) in enumerate(problem())]
 
 
 def test_few_slots_are_enough_for_a_large_cohort(pool: ProcessEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedacg.engines.processes._REPLY_MEMORY", 0)
+    monkeypatch.setattr("fedacg.engines.schedule._REPLY_MEMORY", 0)
     module = network()
     pool.setup(job(module))
     tasks = [Task(round, task.client, task.steps) for round in range(1, 9) for task in TASKS]
-    few = [a.upload["delta"].clone() for a in pool.train(broadcast(module), tasks, nothing)]
+    few = [a.upload["delta"].clone() for a in chain.from_iterable(pool.train(broadcast(module), tasks, nothing))]
     serial = engines.start(EngineSettings(name="serial"))
     serial.setup(job(module))
     with engines.one_thread():
-        one = [a.upload["delta"].clone() for a in serial.train(broadcast(module), tasks, nothing)]
+        one = [
+            a.upload["delta"].clone() for a in chain.from_iterable(serial.train(broadcast(module), tasks, nothing))
+        ]
     assert all(torch.equal(a, b) for a, b in zip(few, one, strict=True))
 
 
 def test_a_killed_worker_is_replaced_and_its_task_done_again(pool: ProcessEngine) -> None:
     module = network()
     pool.setup(job(module))
-    expected = [a.upload["delta"].clone() for a in pool.train(broadcast(module), TASKS, nothing)]
+    expected = [
+        a.upload["delta"].clone() for a in chain.from_iterable(pool.train(broadcast(module), TASKS, nothing))
+    ]
     before = pool.pids
-    answers = pool.train(broadcast(module), TASKS, nothing)
+    answers = chain.from_iterable(pool.train(broadcast(module), TASKS, nothing))
     found = [next(answers).upload["delta"].clone()]
     os.kill(pool.pids[0], signal.SIGKILL)
     os.kill(pool.pids[1], signal.SIGKILL)

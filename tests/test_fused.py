@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -283,7 +284,7 @@ def deltas(engine: Engine, job: Job, between: Callable[[], None] = lambda: None)
     engine.setup(job)
     phi = torch.nn.utils.parameters_to_vector(job.module.parameters()).detach()
     tasks = [Task(1, client, 1 + client % 4) for client in range(10)] * 3
-    answers = engine.train({"phi": phi, "buffers": torch.empty(0)}, tasks, lambda client: {})
+    answers = chain.from_iterable(engine.train({"phi": phi, "buffers": torch.empty(0)}, tasks, lambda client: {}))
     found = [next(answers)]
     assert found[0].client == 0
     vectors = [found[0].upload["delta"].clone()]
@@ -295,7 +296,7 @@ def deltas(engine: Engine, job: Job, between: Callable[[], None] = lambda: None)
 
 
 def test_few_slots_and_dead_workers_change_nothing(pool: ProcessEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedacg.engines.processes._REPLY_MEMORY", 0)
+    monkeypatch.setattr("fedacg.engines.schedule._REPLY_MEMORY", 0)
     with fedacg.engines.one_thread():
         expected = deltas(SerialEngine(), fused_job())
     found = deltas(pool, fused_job(), between=lambda: os.kill(pool.pids[0], signal.SIGKILL))

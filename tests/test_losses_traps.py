@@ -25,8 +25,8 @@ class Spy(FrozenCopies):
     loads: list[tuple[str, Tensor]]
     made: list["Spy"]
 
-    def __init__(self, module: nn.Module, channels_last: bool) -> None:
-        super().__init__(module, channels_last)
+    def __init__(self, module: nn.Module, channels_last: bool, device: torch.device) -> None:
+        super().__init__(module, channels_last, device)
         self.made.append(self)
 
     def load(self, name: str, vector: Tensor, buffers: Tensor) -> nn.Module:

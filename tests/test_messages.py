@@ -74,9 +74,9 @@ def test_what_clients_keep_is_as_much_as_is_told(method: str, tmp_path: Path) ->
 
     class Looking(SerialEngine):
         def train(self, broadcast, tasks: list[Task], kept):  # type: ignore[no-untyped-def, override]
-            for answer in super().train(broadcast, tasks, kept):
-                answers.append(_vectors(answer))
-                yield answer
+            for group in super().train(broadcast, tasks, kept):
+                answers.extend(map(_vectors, group))
+                yield group
 
     play(experiment, ingredients, engine=Looking())
     assert answers == [KEPT[method]] * 3

@@ -42,7 +42,7 @@ def test_a_recorded_round_holds_the_broadcast_and_every_local_model(tmp_path: Pa
     for place, weight in enumerate(recorded.weights):
         w, buffers = recorded.local(place)
         assert buffers.numel() == 0
-        drift.add(w - recorded.phi, weight)
+        drift.add((w - recorded.phi).unsqueeze(0), [weight])
     found = drift.figures(None)
     assert metrics.drift is not None
     for name in ("divergence", "distance", "cosine", "delta_norm"):

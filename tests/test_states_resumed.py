@@ -14,7 +14,7 @@ from torch import Tensor
 from command import TINY, Command, digests_with_and_without_kills
 from fedacg import methods
 from fedacg.data.own import from_pairs
-from fedacg.engines.base import Answer, ClientMemory, Engine, Job, Task
+from fedacg.engines.base import Answers, ClientMemory, Engine, Job, Task
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError
@@ -41,11 +41,11 @@ class Breaking(SerialEngine):
     def __init__(self, round: int, answers: int) -> None:
         self._round, self._answers = round, answers
 
-    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answer]:
-        for place, answer in enumerate(super().train(broadcast, tasks, kept)):
+    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
+        for place, answers in enumerate(super().train(broadcast, tasks, kept)):
             if tasks[0].round == self._round and place == self._answers:
                 raise ConnectionError("somebody pulled the plug")
-            yield answer
+            yield answers
 
 
 def described(tmp_path: Path, method: str, *settings: str) -> Experiment:
@@ -159,6 +159,9 @@ def test_a_worker_killed_in_a_clients_second_visit_leaves_no_trace(
         """In a message's place for a vector: whoever comes to write it is killed."""
 
         dtype = torch.float64
+
+        def to(self, device: torch.device) -> "Bomb":
+            return self
 
         def unsqueeze(self, dim: int) -> "Bomb":
             return self

@@ -42,6 +42,7 @@ def run(
     weight_decay: float = 0.0,
     momentum: float = 0.0,
     clip: float | None = None,
+    precision: str = "full",
     loss: LossFunction | None = None,
     channels_last: bool | None = None,
     evaluate_every: int = 1,
@@ -49,6 +50,7 @@ def run(
     seed: int = 0,
     workers: int = 0,
     fuse: str = "auto",
+    device: str = "cpu",
     out: Path | str | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -80,6 +82,7 @@ def run(
         weight_decay: As SGD's, applied after clipping.
         momentum: Of the local SGD; starts anew every round.
         clip: Largest norm of the gradient, correction terms included.
+        precision: `mixed` computes networks and losses in bfloat16 where that is safe.
         loss: `loss(outputs, labels)` in place of cross-entropy.
         channels_last: Memory layout of convolutions; by default the model's own wish, if it has one.
         evaluate_every: Rounds from one evaluation to the next.
@@ -88,6 +91,7 @@ def run(
         workers: Worker processes; 0 does all the work in this one. The result is the same to the bit.
         fuse: Whether many clients are trained in one computation: `auto` where it pays, `on`, or `off`. It
             changes the rounding.
+        device: Where clients are trained, `cpu`, `cuda` or `mps`; the model itself is handed over on the CPU.
         out: A run folder to write; by default nothing is written.
         resume: Go on with the run in `out`.
         overwrite: Replace the run in `out`.
@@ -123,16 +127,23 @@ def run(
                 "weight_decay": weight_decay,
                 "momentum": momentum,
                 "clip": clip or 0.0,
+                "precision": precision,
             },
             "evaluate": {"every": evaluate_every, "targets": tuple(targets)},
-            "engine": {"name": "processes" if workers else "serial", "workers": workers, "fuse": fuse},
+            "engine": {
+                "name": "processes" if workers else "serial",
+                "workers": workers,
+                "fuse": fuse,
+                "device": device,
+            },
         }
     )
     if cohorts is not None:
         if len(cohorts) < rounds:
             raise InputError(f"cohorts: are given for {len(cohorts)} rounds, rounds = {rounds}")
         cohorts = [_cohort(r, cohort, len(federated.clients)) for r, cohort in enumerate(cohorts, start=1)]
-    trainable(model)
+    if any(p.device.type != "cpu" for p in trainable(model)):
+        raise InputError("model: its parameters are not on the CPU; hand it over there and say device=")
     built = methods.build(method, options)
     layout = getattr(model, "channels_last", False) if channels_last is None else channels_last
     ingredients = Ingredients(model, bool(layout), federated, built.with_loss(loss) if loss else built)
@@ -168,10 +179,17 @@ _SPELLED = {
     "local.steps": "local_steps",
     "local.batch": "batch_size",
     "evaluate.every": "evaluate_every",
-    **{f"local.{key}": key for key in ("lr", "lr_decay", "weight_decay", "momentum", "clip")},
+    **{f"local.{key}": key for key in ("lr", "lr_decay", "weight_decay", "momentum", "clip", "precision")},
     **{
         key: key.partition(".")[2]
-        for key in ("cohort.weights", "cohort.draw", "evaluate.targets", "engine.workers", "engine.fuse")
+        for key in (
+            "cohort.weights",
+            "cohort.draw",
+            "evaluate.targets",
+            "engine.workers",
+            "engine.fuse",
+            "engine.device",
+        )
     },
 }
 """The parameters of `run` behind the keys of a description."""

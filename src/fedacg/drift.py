@@ -1,6 +1,6 @@
 """How a round's local models spread: cheap figures, recorded in every round.
 
-They are summed up as the updates arrive, in the memory of three vectors whatever the cohort. What takes the local
+They are summed up as the updates arrive, in the memory of two vectors whatever the cohort. What takes the local
 models themselves lives in analysis/.
 """
 
@@ -27,10 +27,6 @@ def stage_slices(module: nn.Module) -> dict[str, slice]:
     return slices
 
 
-_BLOCK = 2**16
-"""Entries of updates that are gathered before they are summed up, which for small vectors is far cheaper."""
-
-
 class Drift:
     """Sums over a round's updates Δ_i with weights ω_i; Δ = Σ ω_i Δ_i."""
 
@@ -40,28 +36,18 @@ class Drift:
         self._squares = [0.0] * len(parts)
         self._square = self._distance = 0.0
         self._clients = 0
-        self._block = phi.new_empty(max(1, _BLOCK // len(phi)), len(phi))
-        self._rows = self._block.unbind()
-        self._weights: list[float] = []
 
-    def add(self, delta: Tensor, weight: float) -> None:
-        self._rows[len(self._weights)].copy_(delta)
-        self._weights.append(weight)
-        if len(self._weights) == len(self._rows):
-            self._sum_up()
-
-    def _sum_up(self) -> None:
-        """Count the updates that were gathered, a row each."""
-        rows, weights = self._block[: len(self._weights)], self._block.new_tensor(self._weights)
-        norms = torch.linalg.vector_norm(rows, dim=1)
-        self._clients += len(rows)
-        self._distance += float(weights @ norms)
-        self._square += _mean_square(norms, weights)
+    def add(self, deltas: Tensor, weights: Sequence[float]) -> None:
+        """Count the updates of some clients, a row each."""
+        omega = deltas.new_tensor(weights)
+        norms = torch.linalg.vector_norm(deltas, dim=1)
+        self._clients += len(deltas)
+        self._distance += float(omega @ norms)
+        self._square += _mean_square(norms, omega)
         for number, part in enumerate(self._parts):
-            self._squares[number] += _mean_square(torch.linalg.vector_norm(rows[:, part], dim=1), weights)
-        self._mean.addmv_(rows.T, weights)
-        self._units.addmv_(rows.T, (1 / norms).where(norms > 0, 0))
-        self._weights.clear()
+            self._squares[number] += _mean_square(torch.linalg.vector_norm(deltas[:, part], dim=1), omega)
+        self._mean.addmv_(deltas.T, omega)
+        self._units.addmv_(deltas.T, (1 / norms).where(norms > 0, 0))
 
     def figures(self, m: Tensor | None) -> dict[str, Any]:
         """What `metrics.jsonl` has of a round in which somebody answered; m is the server's momentum after it.
@@ -70,7 +56,6 @@ class Drift:
         distance     Σ ω_i ‖w_i − φ‖; relative to ‖φ‖
         cosine       the mean over clients of cos(Δ_i, Δ)
         """
-        self._sum_up()
         delta = _norm(self._mean)
         # Σ ω_i ‖w_i − w̄‖² = Σ ω_i ‖Δ_i‖² − ‖Δ‖², so the updates need not be kept.
         divergence = math.sqrt(max(0.0, self._square - delta**2))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -25,6 +25,7 @@ from fedacg.sampling import CohortSettings, FailureSettings, PopulationSettings
 from fedacg.settings import Section
 
 Tree = dict[str, Any]
+Settings = TypeVar("Settings", bound=Section)
 
 
 class ModelSettings(Section):
@@ -98,10 +99,7 @@ class Experiment(Section):
     @classmethod
     def parse(cls, tree: Mapping[str, Any]) -> Self:
         """The experiment a tree of settings describes; what is wrong with it in one InputError."""
-        try:
-            return cls.model_validate(tree)
-        except ValidationError as error:
-            raise InputError("\n".join(_explain(cls, problem) for problem in error.errors())) from None
+        return parse(cls, tree)
 
     def to_toml(self) -> str:
         """The whole description as a TOML file."""
@@ -129,6 +127,14 @@ class Experiment(Section):
             **self.model_dump(exclude={"engine", "save", "name", "analysis"}),
             "engine": self.engine.model_dump(include={"fuse"}),
         }
+
+
+def parse(section: type[Settings], tree: Mapping[str, Any]) -> Settings:
+    """The settings that a tree holds; what is wrong with them in one InputError."""
+    try:
+        return section.model_validate(tree)
+    except ValidationError as error:
+        raise InputError("\n".join(_explain(section, problem) for problem in error.errors())) from None
 
 
 def read_toml(path: Path) -> Tree:
@@ -249,7 +255,7 @@ def _explain(root: type[Section], problem: Any) -> str:
         for step in problem["loc"][:-1]:
             section = section.model_fields[step].annotation  # type: ignore[assignment]
         prefix = where.rpartition(".")[0]
-        known = [f"{prefix}.{name}".strip(".") for name in section.model_fields]
+        known = [f"{prefix}.{each.alias or name}".strip(".") for name, each in section.model_fields.items()]
         near = get_close_matches(where, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return f"unknown key {where!r}: {hint}choose from {', '.join(known)}"

@@ -4,7 +4,7 @@ Knows neither processes nor the run folder: an engine trains, and whoever iterat
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Annotated
@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedacg.drift import Drift, stage_slices
-from fedacg.engines.base import Answer, Engine, Job, Task
+from fedacg.engines.base import Answers, Engine, Job, Task
 from fedacg.errors import RunError
 from fedacg.link import Message, message_bytes
 from fedacg.methods.rules import Reply, State
@@ -75,49 +75,56 @@ class Federation:
     def run(self) -> Iterator[RoundMetrics]:
         """Play the rounds that are left, one at a time."""
         self.engine.setup(self.job)
-        rule, local, clients = self.job.method.rule, self.job.local, len(self.job.data.clients)
+        rule, local = self.job.method.rule, self.job.local
         for round in range(self.moment.round + 1, self.rounds + 1):
-            start = perf_counter()
             state = self.moment.state
             attendance = self.sampling.attendance(round)
-            sizes = [self.job.data.clients.size(client) for client in attendance.answered]
+            start = perf_counter()
+            sizes = {client: self.job.data.clients.size(client) for client in attendance.answered}
             tasks = self._tasks(round, attendance, sizes)
 
             broadcast = {**rule.broadcast(state), "buffers": state["buffers"]}
+            asked = perf_counter()
             answers = self.engine.train(broadcast, tasks, self.memory.read)
-            replies = Replies(self, answers, round, sizes, state, broadcast)
-            if tasks:  # when nobody answers, nothing moves and nothing decays
-                state = {**rule.step(state, replies, clients), "buffers": replies.buffers}
+            waited, lost = perf_counter() - asked, self.engine.lost
+            answered = [task.client for task in tasks if task.client not in lost]
+            replies = Replies(self, answers, round, [sizes[client] for client in answered], state, broadcast)
+            if answered:  # when nobody answers, nothing moves and nothing decays
+                state = {**rule.step(state, replies, len(self.job.data.clients)), "buffers": replies.buffers}
             aggregated = perf_counter()
+            waited += replies.seconds
 
             evaluated = round % self._evaluate.every == 0 or round == self.rounds
             test = self.engine.evaluate(_model(state)) if evaluated else None
+            if test is not None and test.examples == 0:
+                test = None
             self.moment = Moment(round, state)
             yield RoundMetrics(
                 round=round,
                 lr=local.lr_at(round),
                 cohort=attendance.asked,
-                answered=attendance.answered,
-                stragglers=attendance.stragglers or None,
+                answered=tuple(answered),
+                stragglers=tuple(c for c in attendance.stragglers if c not in lost) or None,
                 examples=sum(replies.examples),
                 train_loss=replies.loss,
                 bytes_down=len(attendance.asked) * message_bytes(broadcast),
                 bytes_up=replies.bytes,
-                seconds_train=replies.seconds,
-                seconds_aggregate=aggregated - start - replies.seconds,
+                seconds_train=waited,
+                seconds_aggregate=aggregated - start - waited,
                 seconds_evaluate=perf_counter() - aggregated,
                 test_accuracy=test.correct / test.examples if test and self.job.data.classes else None,
                 test_loss=test.loss / test.examples if test else None,
                 client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
-                drift=replies.drift.figures(state.get("m")) if tasks else None,
+                drift=replies.drift.figures(state.get("m")) if answered else None,
+                extra={"lost": {str(client): lost[client] for client in lost}} if lost else {},
             )
 
-    def _tasks(self, round: int, attendance: Attendance, sizes: Sequence[int]) -> list[Task]:
-        """The work of those who will answer, clients of these sizes."""
+    def _tasks(self, round: int, attendance: Attendance, sizes: Mapping[int, int]) -> list[Task]:
+        """The work of those who are to answer, clients of these sizes."""
         steps_for, stragglers = self.job.local.steps_for, set(attendance.stragglers)
         return [
-            Task(round, client, self.sampling.steps(steps_for(size), client in stragglers))
-            for client, size in zip(attendance.answered, sizes, strict=True)
+            Task(round, client, self.sampling.steps(steps_for(sizes[client]), client in stragglers))
+            for client in attendance.answered
         ]
 
 
@@ -127,7 +134,7 @@ class Replies:
     def __init__(
         self,
         federation: Federation,
-        answers: Iterable[Answer],
+        answers: Iterable[Answers],
         round: int,
         sizes: Sequence[int],
         state: State,
@@ -146,34 +153,70 @@ class Replies:
         self.drift = Drift(broadcast["phi"], federation.stages)
 
     def __iter__(self) -> Iterator[Reply]:
-        lr = self._job.local.lr_at(self._round)
         if self._recorder:
             self._recorder.begin(self._round, self._broadcast)
-        for weight in self.weights:
-            start = perf_counter()
-            answer = next(self._answers)
-            self.seconds += perf_counter() - start
-            delta, extras = self._decode(answer)
-            if not all(math.isfinite(vector.sum()) for vector in (delta, *extras.values())):
-                raise RunError(
-                    f"diverged in round {self._round}: the update of client {answer.client} is not finite; "
-                    "a lower local.lr or a local.clip may help"
-                )
-            if answer.keep:
-                self._memory.write(self._round, answer.client, answer.keep)
-            if self.buffers.numel():
-                self.buffers.add_(answer.upload["buffers"], alpha=weight)
-            self.drift.add(delta, weight)
-            if self._recorder and self._recorder.active:
-                phi, buffers = self._broadcast["phi"], self._broadcast["buffers"]
-                self._recorder.add(answer.client, weight, phi + delta, buffers + answer.upload["buffers"])
-            self.bytes += message_bytes(answer.upload)
-            self.examples.append(answer.examples)
-            self.losses.append(answer.loss)
-            yield Reply(answer.client, weight, answer.examples, answer.steps, lr, answer.loss, delta, extras)
-        next(self._answers, None)  # lets the engine finish the round
+        while (answers := self._wait()) is not None:
+            vectors = self._decode(answers)
+            weights = self.weights[len(self.losses) :][: len(answers.losses)]
+            self._keep(answers, weights)
+            self.drift.add(vectors["delta"], weights)
+            self.bytes += message_bytes(answers.upload)
+            self.examples.extend(answers.examples)
+            self.losses.extend(answers.losses)
+            yield from self._replies(answers, vectors, weights)
         if self._recorder:
             self._recorder.end()
+
+    def _wait(self) -> Answers | None:
+        """The answers of the next group of clients."""
+        start = perf_counter()
+        answers = next(self._answers, None)
+        self.seconds += perf_counter() - start
+        return answers
+
+    def _decode(self, answers: Answers) -> dict[str, Tensor]:
+        """Δ_i, or what a method sends in its place, and the further vectors: a row for each client."""
+        decode = self._job.method.link.decode_rows
+        vectors = {
+            name: decode(payloads, self._broadcast["phi"])
+            for name, payloads in answers.upload.items()
+            if name != "buffers"
+        }
+        for rows in vectors.values():
+            finite = rows.sum(dim=1).isfinite()
+            if not finite.all():
+                client = answers.tasks[int(finite.int().argmin())].client
+                raise RunError(
+                    f"diverged in round {self._round}: the update of client {client} is not finite; "
+                    "a lower local.lr or a local.clip may help"
+                )
+        return vectors
+
+    def _keep(self, answers: Answers, weights: Sequence[float]) -> None:
+        """Take care of what does not go through the server rule: buffers, what clients keep, recordings."""
+        if self.buffers.numel():
+            for change, weight in zip(answers.upload["buffers"], weights, strict=True):
+                self.buffers.add_(change, alpha=weight)
+        if answers.keep:
+            for answer in answers:
+                self._memory.write(self._round, answer.client, answer.keep)
+
+    def _replies(
+        self, answers: Answers, vectors: Mapping[str, Tensor], weights: Sequence[float]
+    ) -> Iterator[Reply]:
+        lr, record = self._job.local.lr_at(self._round), self._recorder is not None and self._recorder.active
+        rows = {name: matrix.unbind() for name, matrix in vectors.items()}
+        deltas = rows.pop("delta")
+        for place, task in enumerate(answers.tasks):
+            if record:
+                self._record(task.client, weights[place], deltas[place], answers.upload["buffers"][place])
+            extras = {name: its[place] for name, its in rows.items()}
+            examples, loss = answers.examples[place], answers.losses[place]
+            yield Reply(task.client, weights[place], examples, task.steps, lr, loss, deltas[place], extras)
+
+    def _record(self, client: int, weight: float, delta: Tensor, buffers: Tensor) -> None:
+        assert self._recorder is not None
+        self._recorder.add(client, weight, self._broadcast["phi"] + delta, self._broadcast["buffers"] + buffers)
 
     @property
     def loss(self) -> float:
@@ -181,16 +224,6 @@ class Replies:
         if not self.losses:
             return math.nan
         return sum(weight * loss for weight, loss in zip(self.weights, self.losses, strict=True))
-
-    def _decode(self, answer: Answer) -> tuple[Tensor, dict[str, Tensor]]:
-        """Δ_i, or what a method sends in its place, and the further vectors that it sends."""
-        decode = self._job.method.link.decode
-        vectors = {
-            name: decode(payload, self._broadcast["phi"])
-            for name, payload in answer.upload.items()
-            if name != "buffers"
-        }
-        return vectors.pop("delta"), vectors
 
 
 def _model(state: State) -> dict[str, Tensor]:

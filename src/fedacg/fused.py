@@ -45,17 +45,22 @@ def train(
     """
     objective = _Objective(flat, losses)
     velocity = torch.zeros_like(w) if settings.momentum else None
-    lr = w.new_tensor([settings.lr_at(visits[0].round, epoch) for epoch in range(visits[0].steps)])
-    total, seen = torch.zeros(2, len(w), dtype=torch.float64)
+    lr = torch.tensor([settings.lr_at(visits[0].round, epoch) for epoch in range(visits[0].steps)], dtype=w.dtype)
+    lr = lr.to(w.device)
+    found: list[tuple[Tensor, Tensor]] = []
     for step in _steps(flat, clients, pipeline, settings.batch, visits):
         active = len(step.y)
         rows = w[:active]
-        loss, g = objective.differentiate(rows, step.x, step.y)
+        with settings.forwarding(w.device):
+            loss, g = objective.differentiate(rows, step.x, step.y)
         momentum = None if velocity is None else velocity[:active]
         towards = direction(g, rows, momentum, corrections, settings)
         rows.addcmul_(towards, lr[step.epochs].unsqueeze(1), value=-1)
-        total[:active].addcmul_(loss, step.sizes)
-        seen[:active].add_(step.sizes)
+        found.append((loss, step.sizes))
+    total, seen = torch.zeros(2, len(w), dtype=torch.float64)
+    for loss, sizes in found:  # read only now: an accelerator need not wait for the host after every step
+        total[: len(sizes)].addcmul_(loss.cpu(), sizes)
+        seen[: len(sizes)].add_(sizes)
     return [loss / count for loss, count in zip(total.tolist(), seen.tolist(), strict=True)]
 
 
@@ -120,6 +125,7 @@ def _steps(
         batches = begins.unsqueeze(2) + torch.arange(int(sizes.max()))
         count = batches < (begins + sizes).unsqueeze(2)
         x, y = fetch_together(clients[:active], order[batches[count]], sizes.sum(dim=1))
+        x, y = x.to(flat.w.device), y.to(flat.w.device)
         # Short batches are filled up with an example to be ignored, which is put behind all others.
         places = torch.full_like(batches, len(y))
         places[count] = torch.arange(len(y))

@@ -19,7 +19,7 @@ from fedacg.federation import Federation
 from fedacg.methods import Method
 from fedacg.randomness import numpy_generator, stream_seed
 from fedacg.recording import Recorder
-from fedacg.sampling import Sampling
+from fedacg.sampling import Presence, Sampling
 from fedacg.states import ClientStates
 from fedacg.vector import trainable
 
@@ -76,7 +76,12 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     return Ingredients(module, channels_last, federated, method)
 
 
-def sampling(experiment: Experiment, clients: int, cohorts: Sequence[Sequence[int]] | None = None) -> Sampling:
+def sampling(
+    experiment: Experiment,
+    clients: int,
+    cohorts: Sequence[Sequence[int]] | None = None,
+    presence: Presence | None = None,
+) -> Sampling:
     """Who takes part in the rounds of a federation of so many clients."""
     return Sampling(
         experiment.cohort,
@@ -85,6 +90,7 @@ def sampling(experiment: Experiment, clients: int, cohorts: Sequence[Sequence[in
         population=experiment.population,
         failures=experiment.failures,
         cohorts=cohorts,
+        presence=presence,
     )
 
 
@@ -107,16 +113,9 @@ def group(experiment: Experiment, ingredients: Ingredients, cohorts: Sequence[Se
     return 1
 
 
-def assemble(
-    experiment: Experiment,
-    ingredients: Ingredients,
-    engine: Engine,
-    memory: ClientStates,
-    cohorts: Sequence[Sequence[int]] | None = None,
-    recorder: Recorder | None = None,
-) -> Federation:
-    """The federation that a description and its ingredients make, before its first round."""
-    job = Job(
+def make_job(experiment: Experiment, ingredients: Ingredients, group: int = 1) -> Job:
+    """What a worker needs to serve the clients of a description, so many of them at once."""
+    return Job(
         module=ingredients.module,
         channels_last=ingredients.channels_last,
         data=ingredients.data,
@@ -124,13 +123,26 @@ def assemble(
         local=experiment.local,
         seed=experiment.seed,
         evaluate_batch=experiment.evaluate.batch,
-        group=group(experiment, ingredients, cohorts),
+        group=group,
+        device=experiment.engine.device,
     )
+
+
+def assemble(
+    experiment: Experiment,
+    ingredients: Ingredients,
+    engine: Engine,
+    memory: ClientStates,
+    cohorts: Sequence[Sequence[int]] | None = None,
+    recorder: Recorder | None = None,
+    presence: Presence | None = None,
+) -> Federation:
+    """The federation that a description and its ingredients make, before its first round."""
     return Federation(
-        job,
+        make_job(experiment, ingredients, group(experiment, ingredients, cohorts)),
         engine,
         rounds=experiment.rounds,
-        sampling=sampling(experiment, len(ingredients.data.clients), cohorts),
+        sampling=sampling(experiment, len(ingredients.data.clients), cohorts, presence),
         evaluate=experiment.evaluate,
         memory=memory,
         recorder=recorder,

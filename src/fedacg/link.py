@@ -34,6 +34,10 @@ class Link(Protocol):
         """The vector that arrived, as long and of the type as `like`."""
         ...
 
+    def decode_rows(self, payloads: Tensor, like: Tensor) -> Tensor:
+        """The same for every row of a matrix."""
+        ...
+
     def size(self, entries: int, entry_bytes: int) -> int:
         """The number of bytes that a vector of so many entries takes."""
         ...
@@ -50,6 +54,9 @@ class FullPrecision:
 
     def decode(self, payload: Tensor, like: Tensor) -> Tensor:
         return payload.view(like.dtype)
+
+    def decode_rows(self, payloads: Tensor, like: Tensor) -> Tensor:
+        return payloads.view(like.dtype)
 
     def size(self, entries: int, entry_bytes: int) -> int:
         return entries * entry_bytes

@@ -5,13 +5,16 @@ methods/, the same steps for many clients at once in fused.py, where the result 
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedacg.data.examples import Examples, Pipeline
+from fedacg.data.examples import Examples, Pipeline, fetch
+from fedacg.devices import wide
 from fedacg.methods.objective import Correction, Forward, Loss
 from fedacg.randomness import generator
 from fedacg.settings import Section
@@ -37,6 +40,14 @@ class LocalSettings(Section):
     """Momentum of the local SGD; its buffer starts at zero in every round."""
     clip: float = Field(0.0, ge=0)
     """Largest norm of the whole gradient, corrections included; 0 never clips."""
+    precision: Literal["full", "mixed"] = "full"
+    """`mixed` computes networks and losses in bfloat16 where that is safe; vectors stay as they are."""
+
+    def forwarding(self, device: torch.device) -> AbstractContextManager[object]:
+        """The precision of the forward pass."""
+        if self.precision == "full":
+            return nullcontext()
+        return torch.autocast(device.type, torch.bfloat16)
 
     def lr_at(self, round: int, epoch: int = 0) -> float:
         """The learning rate in a round, at its start or in a later local epoch, counted from 0."""
@@ -75,19 +86,27 @@ def train(
     w, g = flat.w, flat.g
     velocity = torch.zeros_like(w) if settings.momentum else None
     augment = visit.random("augment")
-    total, seen = 0.0, 0
+    found: list[Tensor] = []
+    counts: list[int] = []
     for epoch, index in _batches(len(examples), settings.batch, visit.steps, visit.random("shuffle")):
-        x, y = examples.fetch(index)
+        x, y = fetch(examples, index, w.device)
         forward = Forward(flat.module, flat.prepare(pipeline(x, augment)), y)
         g.zero_()
-        loss = sum_losses(losses, forward)
+        with settings.forwarding(w.device):
+            loss = sum_losses(losses, forward)
         torch.autograd.backward(loss)
         with torch.no_grad():
             step = direction(g, w, velocity, corrections, settings)
             w.add_(step, alpha=-settings.lr_at(visit.round, epoch))
-        total += float(loss.detach()) * len(y)
-        seen += len(y)
-    return total / seen
+        found.append(loss.detach())
+        counts.append(len(y))
+    # Read only now: an accelerator need not wait for the host after every step.
+    return sum(loss * count for loss, count in zip(_read(found), counts, strict=True)) / sum(counts)
+
+
+def _read(scalars: Sequence[Tensor]) -> list[float]:
+    values: list[float] = torch.stack(list(scalars)).cpu().tolist()
+    return values
 
 
 def sum_losses(losses: Sequence[Loss], forward: Forward) -> Tensor:
@@ -113,7 +132,7 @@ def direction(
 
 def clip(g: Tensor, largest: float) -> None:
     """g ← g·min(1, c/(‖g‖ + 10⁻⁶)), as `torch.nn.utils.clip_grad_norm_` does; each row by its own norm."""
-    scale = largest / (torch.linalg.vector_norm(g, dim=-1, keepdim=True).double() + 1e-6)
+    scale = largest / (torch.linalg.vector_norm(g, dim=-1, keepdim=True).to(wide(g)) + 1e-6)
     if bool((scale < 1).any()):
         g.mul_(scale.clamp_(max=1).to(g.dtype))
 

@@ -46,6 +46,11 @@ class Quantised:
         vector = codes.sub_(self._last / 2).div_(self._last / 2).mul_(scale)
         return vector.view(-1)[: like.numel()]
 
+    def decode_rows(self, payloads: Tensor, like: Tensor) -> Tensor:
+        """The vectors that arrived, a row each."""
+        vectors = [self.decode(payload, like) for payload in payloads]
+        return torch.stack(vectors) if len(vectors) > 1 else vectors[0].unsqueeze(0)
+
     def size(self, entries: int, entry_bytes: int) -> int:
         """The bytes of a vector on the wire."""
         count = -(-entries // BUCKET)

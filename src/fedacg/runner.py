@@ -23,6 +23,7 @@ from fedacg.federation import Federation, Moment
 from fedacg.ingredients import GIVEN, Ingredients, assemble, group, prepare
 from fedacg.metrics import History, Reached, RoundMetrics
 from fedacg.recording import Recorder
+from fedacg.sampling import Presence
 from fedacg.states import ClientStates
 from fedacg.store import RunFolder, load_moment
 from fedacg.vector import FlatModel, clone, sha256
@@ -69,9 +70,14 @@ def play(
     overwrite: bool = False,
     engine: Engine | None = None,
     cohorts: Sequence[Sequence[int]] | None = None,
+    presence: Presence | None = None,
     observers: Sequence[Observer] = (),
 ) -> Result:
-    """Play an experiment to its end, from the start or from where its folder stands."""
+    """Play an experiment to its end, from the start or from where its folder stands.
+
+    An engine may be given to be used again afterwards, cohorts to be asked in place of drawn ones, and where
+    clients come and go of themselves, who is there.
+    """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: a run is either gone on with or replaced")
     group(experiment, ingredients, cohorts)  # refuses what cannot be fused before anything is begun
@@ -92,7 +98,7 @@ def play(
             memory.rewind(done)
             if recorder:
                 recorder.rewind(done)
-            federation = assemble(experiment, ingredients, engine, memory, cohorts, recorder)
+            federation = assemble(experiment, ingredients, engine, memory, cohorts, recorder, presence)
             if moment is not None:
                 _check_fit(moment, federation.moment)
                 _check_states(ingredients, history, memory)

@@ -6,7 +6,7 @@ only a population that changes costs a pass over it, once a stage.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,14 @@ class CohortSettings(Section):
     weights: Literal["examples", "uniform"] = "examples"
     """ω_i in proportion to the client's number of examples, or all the same."""
 
-    def count(self, clients: int) -> int:
-        """M, the number of clients a round out of N."""
+    def check(self, clients: int) -> None:
+        """Refuse a cohort that `clients` clients cannot make up."""
         if self.size > clients:
             raise InputError(f"cohort.size = {self.size}: there are only {clients} clients")
-        return self.size or max(1, round(self.fraction * clients))
+
+    def count(self, clients: int) -> int:
+        """M, the number of clients a round out of so many."""
+        return min(self.size, clients) or max(1, round(self.fraction * clients))
 
 
 class PopulationSettings(Section):
@@ -81,8 +84,21 @@ class Attendance:
     """Those of the answered who do only part of their steps."""
 
 
+class Presence(Protocol):
+    """Who is there to be asked, round by round."""
+
+    @property
+    def size(self) -> int:
+        """How many are there at a time."""
+        ...
+
+    def present(self, round: int) -> NDArray[np.int64] | None:
+        """Who is there in a round, in ascending order; None is everybody."""
+        ...
+
+
 class Population:
-    """The clients that are there, round by round."""
+    """The presence that settings describe: everybody, or a set that changes from stage to stage."""
 
     def __init__(self, settings: PopulationSettings, clients: int, seed: int) -> None:
         settings.check(clients)
@@ -131,19 +147,20 @@ class Sampling:
         population: PopulationSettings | None = None,
         failures: FailureSettings | None = None,
         cohorts: Sequence[Sequence[int]] | None = None,
+        presence: Presence | None = None,
     ) -> None:
         population = population or PopulationSettings()
-        cohort.count(population.present or clients)
+        cohort.check(population.present or clients)
         self._cohort, self._failures, self._cohorts = cohort, failures or FailureSettings(), cohorts
         self._clients, self._seed = clients, seed
-        self._population = Population(population, clients, seed)
+        self._presence: Presence = presence or Population(population, clients, seed)
 
     @property
     def size(self) -> int:
         """M, the number of clients that are meant to be asked in a round; the largest where they were given."""
         if self._cohorts is not None:
             return max(map(len, self._cohorts))
-        return self._cohort.count(self._population.size)
+        return self._cohort.count(self._presence.size)
 
     def attendance(self, round: int) -> Attendance:
         """Who is asked in a round, who answers, and who straggles."""
@@ -160,14 +177,16 @@ class Sampling:
     def weigh(self, examples: Sequence[int]) -> list[float]:
         """ω_i of clients with these numbers of examples; they sum to one."""
         if self._cohort.weights == "uniform":
-            return [1 / len(examples)] * len(examples)
+            return [1 / len(examples) for _ in examples]
         total = sum(examples)
         return [n / total for n in examples]
 
     def _sample(self, round: int) -> list[int]:
         """S, without replacement, in ascending order; costs M, not N."""
-        present = self._population.present(round)
+        present = self._presence.present(round)
         there = self._clients if present is None else len(present)
+        if there == 0:
+            return []
         rng = numpy_generator(self._seed, "cohort", round)
         count = self._cohort.count(there)
         if self._cohort.draw == "coin":

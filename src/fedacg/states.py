@@ -46,6 +46,10 @@ class ClientStates:
         """Who has kept something."""
         return set(self._visits)
 
+    def last(self, client: int) -> int:
+        """The round of a client's last visit, 0 before its first."""
+        return self._visits[client][-1] if client in self._visits else 0
+
     def read(self, client: int) -> Message:
         """What a client kept of its last visit, nothing before its first."""
         visits = self._visits.get(client)

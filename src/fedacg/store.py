@@ -62,7 +62,7 @@ class RunFolder:
                 raise InputError(f"{self.path}: holds a run; go on with --resume or replace it with --overwrite")
             for path in (self.summary_path, self.checkpoint_path, self.metrics_path, self.experiment_path):
                 path.unlink(missing_ok=True)
-        _write(self.experiment_path, experiment.to_toml().encode())
+        write_whole(self.experiment_path, experiment.to_toml().encode())
         self._open(History())
 
     def resume(self, experiment: Experiment) -> tuple[Moment | None, History]:
@@ -111,7 +111,7 @@ class RunFolder:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, which marks the run as ended."""
-        _write(self.summary_path, (json.dumps(summary, indent=2) + "\n").encode())
+        write_whole(self.summary_path, (json.dumps(summary, indent=2) + "\n").encode())
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -139,7 +139,7 @@ class RunFolder:
 
     def _open(self, history: History) -> None:
         """Leave the lines of these rounds and nothing else, ready for the next."""
-        _write(self.metrics_path, "".join(metrics.to_json() + "\n" for metrics in history).encode())
+        write_whole(self.metrics_path, "".join(metrics.to_json() + "\n" for metrics in history).encode())
         self._metrics = self.metrics_path.open("a", encoding="utf-8")
 
     def _load(self) -> Moment | None:
@@ -169,7 +169,7 @@ def load_moment(folder: Path) -> Moment:
     return Moment(int(metadata["round"]), state)
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Put a file in place whole, or not at all."""
     draft = path.with_name(path.name + ".draft")
 

@@ -1,4 +1,5 @@
-"""The command line: `fedacg run | compare | bench | sweep | report | watch | analyze | methods | recipes | data`.
+"""The command line: `fedacg run | compare | bench | sweep | report | watch | analyze | methods | recipes | data`,
+and `deploy`.
 
 Bad input ends with one message and exit code 2, a run that cannot go on with 1; a bug shows its traceback.
 """
@@ -10,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fedacg.cli import data
+from fedacg.cli import data, deploy
 from fedacg.cli.analyze import analyze
 from fedacg.cli.bench import bench
 from fedacg.cli.methods import methods
@@ -38,6 +39,7 @@ app.command()(watch)
 app.command()(analyze)
 app.command()(methods)
 app.add_typer(data.app, name="data")
+app.add_typer(deploy.app, name="deploy")
 
 
 @app.command()

@@ -55,7 +55,7 @@ def transform(x: Tensor, angle: Tensor, down: Tensor, across: Tensor, padding: i
     row = (sin * columns + (height / 2 + 1)).unsqueeze(1) + (cos * rows).unsqueeze(2)
     column.clamp_(0, width + 1)
     row.clamp_(0, height + 1).floor_()
-    source = row.mul_(width + 2).add_(column).long().view(batch, 1, height * width)
+    source = row.mul_(width + 2).add_(column).long().view(batch, 1, height * width).to(x.device)
     framed = torch.nn.functional.pad(x, (1, 1, 1, 1)).view(batch, channels, -1)
     return framed.gather(2, source.expand(batch, channels, -1)).view_as(x)
 

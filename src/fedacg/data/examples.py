@@ -211,6 +211,12 @@ class FederatedData:
     """Shape of one input as the model sees it, without the batch dimension."""
 
 
+def fetch(examples: Examples, index: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Inputs and labels at these positions, on a device."""
+    x, y = examples.fetch(index)
+    return x.to(device), y.to(device)
+
+
 def fetch_together(examples: Sequence[Examples], index: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """What each has at its positions, so many of the index for each, one after the other.
 

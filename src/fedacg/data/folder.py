@@ -27,7 +27,17 @@ Pieces = list[TensorExamples]
 
 def read(path: str) -> Dataset:
     """The data set in a folder, its clients in the order of their names."""
-    folders = _client_folders(path)
+    found = read_clients(_client_folders(path))
+    if len(found.test) == 0:
+        raise InputError(
+            f"data.path = {path}: has no test examples; needs a test….npz in a sub-folder, or a client with "
+            f"{HELD_OUT} examples, of which one can be held out"
+        )
+    return found
+
+
+def read_clients(folders: Sequence[Path]) -> Dataset:
+    """The data set that clients make up, each in a folder of its own; it may have no test examples."""
     files = [sorted(folder.glob("*.npz")) for folder in folders]
     for folder, inside in zip(folders, files, strict=True):
         if all(map(_for_testing, inside)):
@@ -38,13 +48,10 @@ def read(path: str) -> Dataset:
     test = [[found[file] for file in inside if _for_testing(file)] for inside in files]
     if not any(test):
         train, test = map(list, zip(*map(_hold_out, train), strict=True))
-    if not any(test):
-        raise InputError(
-            f"data.path = {path}: has no test examples; needs a test….npz in a sub-folder, or a client with "
-            f"{HELD_OUT} examples, of which one can be held out"
-        )
     owners = Owners(tuple(folder.name for folder in folders), _offsets(train), _offsets(test))
-    return Dataset("folder", _together(train), _together(test), PlainPipeline(), classes, shape, owners)
+    whole = _together(train)
+    held = _together(test) if any(test) else TensorExamples(whole.x[:0], whole.y[:0])
+    return Dataset("folder", whole, held, PlainPipeline(), classes, shape, owners)
 
 
 def _client_folders(path: str) -> list[Path]:

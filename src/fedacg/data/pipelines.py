@@ -5,7 +5,7 @@ How images are augmented lives in augment.py.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -25,18 +25,21 @@ class ImagePipeline:
     augment: Augment | None = None
     white: int = 255
 
-    @cached_property
-    def _scale(self) -> Tensor:
-        return torch.tensor([1 / (self.white * std) for std in self.std]).view(-1, 1, 1)
-
-    @cached_property
-    def _shift(self) -> Tensor:
-        return torch.tensor([-m / s for m, s in zip(self.mean, self.std, strict=True)]).view(-1, 1, 1)
-
     def __call__(self, x: Tensor, augment: torch.Generator | None = None) -> Tensor:
         if self.augment is not None and augment is not None:
             x = self.augment(x, augment)
-        return x.to(torch.float32).mul(self._scale).add_(self._shift)
+        scale, shift = _normalising(self.mean, self.std, self.white, x.device)
+        return x.to(torch.float32).mul(scale).add_(shift)
+
+
+@lru_cache(maxsize=16)
+def _normalising(
+    mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """What to multiply with and what to add, per channel."""
+    scale = torch.tensor([1 / (white * s) for s in std]).view(-1, 1, 1)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).view(-1, 1, 1)
+    return scale.to(device), shift.to(device)
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,33 @@
 
 import os
 
-from fedacg.engines.base import Answer, Engine, EngineSettings, Evaluation, Job, Task, one_thread
+from fedacg.engines.base import Answer, Engine, EngineSettings, Evaluation, Job, Task, check_device, one_thread
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
+from fedacg.errors import InputError
 
 __all__ = ["Answer", "Engine", "EngineSettings", "Evaluation", "Job", "Task", "one_thread", "start"]
 
 
 def start(settings: EngineSettings) -> Engine:
     """The engine that was asked for, its workers under way."""
+    if settings.name == "ray":
+        return _ray_engine(settings)
+    check_device(settings.device)
     if settings.name == "serial":
         return SerialEngine()
     return ProcessEngine(settings.workers or _cores())
+
+
+def _ray_engine(settings: EngineSettings) -> Engine:
+    """Imports Ray, which nobody else does: it is an extra of the package, and large."""
+    try:
+        from fedacg.engines.ray_engine import RayEngine
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise InputError("engine.name = 'ray': Ray is not installed; pip install 'fedacg[ray]'") from None
+    return RayEngine(settings.workers, _cores(), settings.address, settings.device)
 
 
 def _cores() -> int:

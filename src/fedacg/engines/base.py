@@ -1,8 +1,9 @@
 """What every engine does: train a cohort's clients and evaluate a model, with the same result to the bit."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 import torch
@@ -10,6 +11,8 @@ from pydantic import Field
 from torch import nn
 
 from fedacg.data.examples import FederatedData
+from fedacg.devices import Device, count
+from fedacg.errors import InputError
 from fedacg.link import Message
 from fedacg.local import LocalSettings
 from fedacg.methods.method import Method
@@ -19,11 +22,15 @@ from fedacg.settings import Section
 class EngineSettings(Section):
     """Where and how the local work is done; the result does not depend on it, but for the rounding of `fuse`."""
 
-    name: Literal["serial", "processes"] = "processes"
+    name: Literal["serial", "processes", "ray"] = "processes"
     workers: int = Field(0, ge=0)
-    """Worker processes, one thread each; 0 starts one for every core."""
+    """Workers, one thread each; 0 starts one for every core, or for every CPU of a Ray cluster."""
     fuse: Literal["auto", "on", "off"] = "auto"
     """Whether many clients are trained in one computation; `auto` does so where it was measured to pay."""
+    device: Device = "cpu"
+    """Where the workers compute; they take the devices of a machine in turn."""
+    address: str = ""
+    """Of a Ray cluster: host:port, `auto`, or `local` to start one; by default RAY_ADDRESS if set, else local."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ class Job:
     evaluate_batch: int
     group: int = 1
     """Clients that are trained at once, at most; 1 trains one after the other."""
+    device: Device = "cpu"
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,11 @@ class Answers:
     upload: Message
     keep: Message
 
+    @classmethod
+    def of_one(cls, task: Task, answer: Answer) -> "Answers":
+        """The answer of a client that was trained alone."""
+        return cls([task], [answer.examples], [answer.loss], _as_row(answer.upload), _as_row(answer.keep))
+
     def __iter__(self) -> Iterator[Answer]:
         uploads, kept = self._rows(self.upload), self._rows(self.keep)
         for task, examples, loss, upload, keep in zip(
@@ -85,6 +98,10 @@ class Answers:
         """The messages of the clients, one by one."""
         columns = [matrix.unbind() for matrix in message.values()]
         return (dict(zip(message, [c[row] for c in columns], strict=True)) for row in range(len(self.tasks)))
+
+
+def _as_row(message: Message) -> Message:
+    return {name: vector.unsqueeze(0) for name, vector in message.items()}
 
 
 @dataclass(frozen=True)
@@ -103,19 +120,28 @@ ClientMemory = Callable[[int], Message]
 """What a client kept of its last visit, nothing at its first."""
 
 
+NOBODY: Mapping[int, str] = MappingProxyType({})
+"""Whose answer is lost where every client that is asked answers."""
+
+
 class Engine(Protocol):
     """Workers that serve one job at a time."""
+
+    @property
+    def lost(self) -> Mapping[int, str]:
+        """Clients that the last `train` was to serve and that will not answer, and why; known when it returns."""
+        ...
 
     def setup(self, job: Job) -> None:
         """Take on a job; may be called again for the next one."""
         ...
 
-    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answer]:
-        """Answers in the order of the tasks; each is valid until the next is asked for."""
+    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
+        """Answers in the order of the tasks, without the lost, by group; valid until the next is asked for."""
         ...
 
     def evaluate(self, model: Message) -> Evaluation:
-        """Sums over the whole test set for a model given as `theta` and `buffers`."""
+        """Sums over all test examples there are for a model given as `theta` and `buffers`."""
         ...
 
     def close(self) -> None: ...
@@ -142,6 +168,13 @@ def total(parts: Sequence[Evaluation]) -> Evaluation:
     for part in parts:
         result = result + part
     return result
+
+
+def check_device(name: Device) -> None:
+    """Refuse a device that this machine does not have."""
+    if not count(name):
+        missing = f"torch {torch.__version__} finds no such device on this machine; 'cpu' always works"
+        raise InputError(f"engine.device = {name!r}: {missing}")
 
 
 class one_thread:

@@ -1,4 +1,8 @@
-"""What the processes engine and its workers say to each other; vectors lie in segments beside it."""
+"""What engines and their workers say to each other.
+
+Of worker processes all of it, whose vectors lie in segments beside it; what only Ray's actors are told is in
+ray_worker.py.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,21 +12,42 @@ from fedacg.engines.shared import Frozen, Place
 
 
 @dataclass(frozen=True)
-class Hello:
-    """First word to a new worker: where to import the user's modules from."""
-
-    path: list[str]
+class Fact:
+    """What a worker must know before an order; a new one takes the place of the last of its kind."""
 
 
 @dataclass(frozen=True)
-class Setup:
+class Order:
+    """Something to do."""
+
+    key: int
+    """Comes back with the outcome."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an order."""
+
+    key: int
+
+
+@dataclass(frozen=True)
+class Hello:
+    """First word to a new worker: where to import the user's modules from, and which worker it is."""
+
+    path: list[str]
+    number: int
+
+
+@dataclass(frozen=True)
+class Setup(Fact):
     """A job to take on; the segment of its arrays follows."""
 
     job: Frozen
 
 
 @dataclass(frozen=True)
-class Room:
+class Room(Fact):
     """Where messages are exchanged; the segment of the broadcast and that of the replies' slots follow."""
 
     slot: int
@@ -30,50 +55,49 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Broadcast:
+class Broadcast(Fact):
     """A message has been written into the broadcast segment."""
 
     places: list[Place]
 
 
 @dataclass(frozen=True)
-class Prepare:
+class Prepare(Order):
     """Get ready to serve the job's clients."""
-
-    key: int
 
 
 @dataclass(frozen=True)
-class Train:
-    """Train a group of clients and put their uploads into a slot, where what a single one kept lies already."""
+class Train(Order):
+    """Train a group of clients."""
 
-    key: int
     tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True)
+class TrainInSlot(Train):
+    """Train a group and put their uploads into a slot, where what a single client kept lies already."""
+
     slot: int
     kept: tuple[Place, ...]
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Order):
     """Evaluate a part of the test set."""
 
-    key: int
     first: int
     last: int
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Prepared(Outcome):
     """The worker is ready."""
-
-    key: int
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedInSlot(Outcome):
     """The uploads of a group, and what its clients keep, lie in its slot: a row for each."""
 
-    key: int
     examples: Sequence[int]
     losses: Sequence[float]
     upload: list[Place]
@@ -81,22 +105,14 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class Evaluated(Outcome):
     """A part of the test set is done."""
 
-    key: int
     sums: Evaluation
 
 
 @dataclass(frozen=True)
-class Failed:
+class Failed(Outcome):
     """The work raised an exception, pickled with its traceback as a note."""
 
-    key: int
     exception: bytes
-
-
-Fact = Setup | Room | Broadcast
-"""What a worker must know before an order; a new one takes the place of the last of its kind."""
-Order = Prepare | Train | Evaluate
-Outcome = Prepared | Trained | Evaluated | Failed

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from fedacg.engines.base import Answer, ClientMemory, Evaluation, Job, Task, chunks, groups, total
+from fedacg.engines.base import NOBODY, Answers, ClientMemory, Evaluation, Job, Task, chunks, groups, total
 from fedacg.engines.worker import Worker
 from fedacg.link import Message
 
@@ -10,12 +10,14 @@ from fedacg.link import Message
 class SerialEngine:
     """One worker, here."""
 
+    lost = NOBODY
+
     def setup(self, job: Job) -> None:
         self._worker = Worker(job)
 
-    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answer]:
+    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
         for group in groups(tasks, self._worker.job.group):
-            yield from self._worker.train_group(group, broadcast, kept)
+            yield self._worker.train_group(group, broadcast, kept)
 
     def evaluate(self, model: Message) -> Evaluation:
         job = self._worker.job

@@ -11,6 +11,7 @@ import pickle
 import shutil
 import socket
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,28 +116,37 @@ def freeze(value: object) -> tuple[Frozen, Segment]:
     Tensors that own their memory move there, as `Tensor.share_memory_` would have them do, so that a data set
     is in memory once and not once more for the workers.
     """
-    buffers: list[pickle.PickleBuffer] = []
-    stream = io.BytesIO()
-    pickler = _Pickler(stream, protocol=5, buffer_callback=buffers.append)
-    pickler.dump(value)
+    structure, arrays, owners = take_apart(value)
     spans, offset = [], 0
-    for buffer in buffers:
-        length = buffer.raw().nbytes
-        spans.append((offset, length))
-        offset = _aligned(offset + length)
+    for array in arrays:
+        spans.append((offset, array.nbytes))
+        offset = _aligned(offset + array.nbytes)
     segment = Segment.create(offset)
-    for (start, length), buffer in zip(spans, buffers, strict=True):
-        raw = buffer.raw()
-        segment.bytes(start, length)[:] = raw
-        owner = pickler.owners.pop(_address(raw), None) if length else None
+    for (start, length), array in zip(spans, arrays, strict=True):
+        segment.bytes(start, length)[:] = array
+        owner = owners.pop(_address(array), None) if length else None
         if owner is not None:
             owner.data = segment.tensor(owner.dtype, start, owner.numel()).view(owner.shape)
-    return Frozen(stream.getvalue(), spans), segment
+    return Frozen(structure, spans), segment
 
 
 def thaw(frozen: Frozen, segment: Segment) -> Any:
     """The object, its tensors and arrays as views on the segment."""
-    return pickle.loads(frozen.structure, buffers=[segment.bytes(*span) for span in frozen.spans])
+    return put_together(frozen.structure, [segment.bytes(*span) for span in frozen.spans])
+
+
+def take_apart(value: object) -> tuple[bytes, list[memoryview], dict[int, Tensor]]:
+    """An object's structure, the memory of its tensors and arrays, and tensors that own theirs, by its address."""
+    buffers: list[pickle.PickleBuffer] = []
+    stream = io.BytesIO()
+    pickler = _Pickler(stream, protocol=5, buffer_callback=buffers.append)
+    pickler.dump(value)
+    return stream.getvalue(), [buffer.raw() for buffer in buffers], pickler.owners
+
+
+def put_together(structure: bytes, arrays: Sequence[Any]) -> Any:
+    """The object that was taken apart, its tensors and arrays as views on this memory, which may be read-only."""
+    return pickle.loads(structure, buffers=arrays)
 
 
 def send_segment(channel: socket.socket, segment: Segment) -> None:
@@ -182,4 +192,7 @@ def _plain(value: Tensor) -> bool:
 
 
 def _tensor(bits: "np.ndarray[Any, np.dtype[np.uint8]]", dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(bits).view(dtype).reshape(shape)
+    with warnings.catch_warnings():
+        # Memory may be read-only, and nobody writes into what was put together.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(bits).view(dtype).reshape(shape)

@@ -6,37 +6,50 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import fused
-from fedacg.data.examples import Examples, labels
-from fedacg.engines.base import Answer, Answers, ClientMemory, Evaluation, Job, Task
+from fedacg.data.examples import Examples, fetch, labels
+from fedacg.data.residence import settle
+from fedacg.devices import place, seed_layers
+from fedacg.engines.base import Answer, Answers, ClientMemory, Evaluation, Job, Task, check_device
 from fedacg.link import Message
 from fedacg.local import Visit, train
 from fedacg.methods.objective import Assignment, Departure, Forward
 from fedacg.randomness import stream_seed
 from fedacg.vector import FlatModel, clone
 
+_HOST = torch.device("cpu")
+
 
 class FrozenCopies:
     """Copies of the network that a loss compares with; each is made once and overwritten for every client."""
 
-    def __init__(self, module: nn.Module, channels_last: bool) -> None:
-        self._module, self._channels_last = module, channels_last
+    def __init__(self, module: nn.Module, channels_last: bool, device: torch.device = _HOST) -> None:
+        self._module, self._channels_last, self._device = module, channels_last, device
         self._copies: dict[str, FlatModel] = {}
 
     def load(self, name: str, vector: Tensor, buffers: Tensor) -> nn.Module:
         if name not in self._copies:
-            self._copies[name] = FlatModel(clone(self._module), channels_last=self._channels_last, frozen=True)
+            module = clone(self._module).to(self._device)
+            self._copies[name] = FlatModel(module, channels_last=self._channels_last, frozen=True)
         flat = self._copies[name]
         flat.load(vector, buffers)
         return flat.module.eval()
 
 
 class Worker:
-    """Holds one model, overwritten in place for every client; keeps nothing of a client between rounds."""
+    """Holds one model, overwritten in place for every client; keeps nothing of a client between rounds.
 
-    def __init__(self, job: Job) -> None:
+    Messages come and go in the CPU's memory; model, data and all computing are on the worker's device.
+    """
+
+    def __init__(self, job: Job, number: int = 0) -> None:
         self.job = job
-        self.flat = FlatModel(clone(job.module), channels_last=job.channels_last)
-        self._copies = FrozenCopies(job.module, job.channels_last)
+        check_device(job.device)
+        self.device = place(job.device, number)
+        self.flat = FlatModel(clone(job.module).to(self.device), channels_last=job.channels_last)
+        self._data = settle(job.data, self.device)
+        self._copies = FrozenCopies(job.module, job.channels_last, self.device)
+        self._sent: Message = {}
+        self._broadcast: Message = {}
         self._delta = torch.empty_like(self.flat.w)
         if job.group > 1:
             self._w, self._deltas = self._delta.new_empty(2, job.group, len(self._delta))
@@ -46,22 +59,20 @@ class Worker:
         if self.job.group > 1:
             return self._train_fused(group, broadcast)
         (task,) = group
-        answer = self.train(task, broadcast, kept(task.client))
-        return Answers(group, [answer.examples], [answer.loss], _as_row(answer.upload), _as_row(answer.keep))
+        return Answers.of_one(task, self.train(task, broadcast, kept(task.client)))
 
     def train(self, task: Task, broadcast: Message, kept: Message) -> Answer:
         """Take a client's local steps from the broadcast and what it kept; encode what it sends."""
-        job, flat = self.job, self.flat
-        examples = job.data.clients[task.client]
+        job, flat, broadcast = self.job, self.flat, self._receive(broadcast)
+        examples = self._data.clients[task.client]
         visit = self._visit(task)
         parts = (*job.method.losses, *job.method.corrections)
 
         flat.load(broadcast["phi"], broadcast["buffers"])
-        assignment = self._assignment(task, examples, broadcast, kept, self._delta)
+        assignment = self._assignment(task, examples, broadcast, _to(kept, self.device), self._delta)
         for part in parts:
             part.begin(assignment)
-        # Layers that draw for themselves, such as dropout, use the global generator.
-        torch.default_generator.manual_seed(stream_seed(job.seed, "layers", task.round, task.client))
+        seed_layers(self.device, stream_seed(job.seed, "layers", task.round, task.client))
         flat.module.train()
         loss = train(
             flat,
@@ -79,15 +90,15 @@ class Worker:
             part.end(self._delta, departure)
         if "delta" not in departure.upload:
             departure.send("delta", self._delta)
-        upload = {**departure.upload, "buffers": flat.read_buffers() - broadcast["buffers"]}
-        return Answer(task.client, len(examples), task.steps, loss, upload, departure.keep)
+        upload = {**departure.upload, "buffers": (flat.read_buffers() - broadcast["buffers"]).cpu()}
+        return Answer(task.client, len(examples), task.steps, loss, upload, _to(departure.keep, _HOST))
 
     def _train_fused(self, group: Sequence[Task], broadcast: Message) -> Answers:
         """The same for many clients at once: a row of w for each, by falling K."""
-        job, flat = self.job, self.flat
+        job, flat, broadcast = self.job, self.flat, self._receive(broadcast)
         order = sorted(range(len(group)), key=lambda place: -group[place].steps)
         visits = [self._visit(group[place]) for place in order]
-        clients = [job.data.clients[visit.client] for visit in visits]
+        clients = [self._data.clients[visit.client] for visit in visits]
         w, deltas = self._w[: len(group)], self._deltas[: len(group)]
 
         w.copy_(broadcast["phi"])
@@ -103,25 +114,31 @@ class Worker:
         back = torch.tensor(order).argsort()
         torch.sub(w, broadcast["phi"], out=deltas)
         streams = (self._visit(task).random("link") for task in group)
-        delta = job.method.link.encode_rows(deltas[back], streams)
+        delta = job.method.link.encode_rows(deltas.cpu()[back], streams)
         return Answers(
             group,
             [len(clients[row]) for row in back.tolist()],
             [losses[row] for row in back.tolist()],
-            upload={"delta": delta, "buffers": w.new_empty(len(group), 0)},
+            upload={"delta": delta, "buffers": torch.empty(len(group), 0, dtype=w.dtype)},
             keep={},
         )
 
     @torch.no_grad()
     def evaluate(self, model: Message, first: int, last: int) -> Evaluation:
         """Sums over the test examples from `first` up to `last`."""
-        flat, data = self.flat, self.job.data
+        flat, data = self.flat, self._data
         flat.load(model["theta"], model["buffers"])
         flat.module.eval()
-        x, y = data.test.fetch(torch.arange(first, last))
+        x, y = fetch(data.test, torch.arange(first, last), self.device)
         forward = Forward(flat.module, flat.prepare(data.pipeline(x)), y)
         loss = float(self.job.method.empirical(forward)) * len(y)
         return Evaluation(len(y), loss, _correct(forward.logits, y))
+
+    def _receive(self, broadcast: Message) -> Message:
+        """A round's broadcast on the device, where it is copied once."""
+        if broadcast is not self._sent:
+            self._sent, self._broadcast = broadcast, _to(broadcast, self.device)
+        return self._broadcast
 
     def _visit(self, task: Task) -> Visit:
         return Visit(self.job.seed, task.round, task.client, task.steps)
@@ -135,7 +152,7 @@ class Worker:
             kept=kept,
             lr=self.job.local.lr_at(task.round),
             steps=task.steps,
-            label_counts=lambda: _label_counts(examples, self.job.data.classes),
+            label_counts=lambda: _label_counts(examples, self.job.data.classes).to(self.device),
             copies=self._copies,
             scratch=scratch,
         )
@@ -143,13 +160,13 @@ class Worker:
     def _departure(self, visit: Visit) -> Departure:
         link, random = self.job.method.link, visit.random("link")
         return Departure(
-            encode=lambda vector: link.encode(vector, random),
-            decode=lambda payload: link.decode(payload, self.flat.w),
+            encode=lambda vector: link.encode(vector.cpu(), random),
+            decode=lambda payload: link.decode(payload, self.flat.w).to(self.device),
         )
 
 
-def _as_row(message: Message) -> Message:
-    return {name: vector.unsqueeze(0) for name, vector in message.items()}
+def _to(message: Message, device: torch.device) -> Message:
+    return {name: vector.to(device) for name, vector in message.items()}
 
 
 def _correct(logits: Tensor, y: Tensor) -> int:

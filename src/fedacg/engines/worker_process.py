@@ -9,85 +9,52 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 from multiprocessing.connection import Connection
 
-import cloudpickle
-import torch
-
-from fedacg.engines.protocol import (
-    Broadcast,
-    Evaluate,
-    Evaluated,
-    Failed,
-    Hello,
-    Order,
-    Outcome,
-    Prepare,
-    Prepared,
-    Room,
-    Setup,
-    Train,
-    Trained,
-)
+from fedacg.engines.base import Job
+from fedacg.engines.protocol import Broadcast, Hello, Order, Room, Setup, Train, TrainedInSlot, TrainInSlot
+from fedacg.engines.service import Service
 from fedacg.engines.shared import end_of, read_message, receive_segment, thaw, write_message
 from fedacg.engines.worker import Worker
-from fedacg.link import Message
 
 
-class WorkerProcess:
+class WorkerProcess(Service):
     """Serves orders until the channel closes."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._orders = Connection(os.dup(channel.fileno()))
 
-    def serve(self) -> None:
+    def listen(self) -> None:
         while True:
-            order = self._orders.recv()
-            match order:
-                case Hello(path):
-                    sys.path.extend(folder for folder in path if folder not in sys.path)
+            word = self._orders.recv()
+            match word:
+                case Hello():
+                    self.greet(word)
                 case Setup(job):
-                    self._job, self._arrays = job, receive_segment(self._channel)
-                    self._worker: Worker | None = None
+                    self._frozen, self._arrays = job, receive_segment(self._channel)
+                    self._worker = None
                 case Room(slot):
                     self._down, self._up = receive_segment(self._channel), receive_segment(self._channel)
                     self._slot = slot
                 case Broadcast(places):
-                    self._message: Message = read_message(self._down, places)
-                case Prepare() | Train() | Evaluate():
-                    self._orders.send(self._work(order))
+                    self._message = read_message(self._down, places)
+                case Order():
+                    self._orders.send(self.serve(word))
 
-    def _work(self, order: Order) -> Outcome:
-        try:
-            if self._worker is None:
-                self._worker = Worker(thaw(self._job, self._arrays))
-            if isinstance(order, Prepare):
-                return Prepared(order.key)
-            if isinstance(order, Evaluate):
-                return Evaluated(order.key, self._worker.evaluate(self._message, order.first, order.last))
-            kept = read_message(self._up, order.kept)
-            answers = self._worker.train_group(order.tasks, self._message, lambda _: kept)
-            # What the client kept stays whole, in case this worker dies and the task is done again.
-            start = end_of(order.kept, start=order.slot * self._slot)
-            upload = write_message(self._up, answers.upload, start)
-            keep = write_message(self._up, answers.keep, end_of(upload, start))
-            return Trained(order.key, answers.examples, answers.losses, upload, keep)
-        except Exception as error:
-            # Raised again in the parent, where the user sees it.
-            error.add_note("In a worker process:\n" + "".join(traceback.format_exception(error)))
-            return Failed(order.key, _pickled(error))
+    def _job(self) -> Job:
+        job: Job = thaw(self._frozen, self._arrays)
+        return job
 
-
-def _pickled(error: Exception) -> bytes:
-    try:
-        data: bytes = cloudpickle.dumps(error)
-        cloudpickle.loads(data)
-    except Exception:
-        # An exception that does not survive pickling is told in words.
-        data = cloudpickle.dumps(RuntimeError("".join(traceback.format_exception(error))))
-    return data
+    def _train(self, worker: Worker, order: Train) -> TrainedInSlot:
+        assert isinstance(order, TrainInSlot)
+        kept = read_message(self._up, order.kept)
+        answers = worker.train_group(order.tasks, self._message, lambda _: kept)
+        # What the client kept stays whole, in case this worker dies and the task is done again.
+        start = end_of(order.kept, start=order.slot * self._slot)
+        upload = write_message(self._up, answers.upload, start)
+        keep = write_message(self._up, answers.keep, end_of(upload, start))
+        return TrainedInSlot(order.key, answers.examples, answers.losses, upload, keep)
 
 
 def _end_with_parent(lifeline: int) -> None:
@@ -99,9 +66,8 @@ def main() -> None:
     channel, lifeline = (int(argument) for argument in sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
-    torch.set_num_threads(1)
     try:
-        WorkerProcess(socket.socket(fileno=channel)).serve()
+        WorkerProcess(socket.socket(fileno=channel)).listen()
     except (EOFError, ConnectionError):
         return  # the parent has closed the channel: the work is over
 

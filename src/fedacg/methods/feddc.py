@@ -65,7 +65,7 @@ class DriftServer(ServerRule):
 
 
 def feddc(alpha: float) -> Method:
-    return Method(DriftServer(), corrections=(DriftCorrection(alpha),), down=2, up=2, state=2)
+    return Method(DriftServer(), corrections=(DriftCorrection(alpha),), down=2, sends=("delta", "g"), state=2)
 
 
 FEDDC = Entry(

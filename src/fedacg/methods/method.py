@@ -19,10 +19,15 @@ class Method:
     link: Link = FullPrecision()  # noqa: RUF009 - it holds nothing
     down: int = 1
     """Model-sized vectors a client receives a round."""
-    up: int = 1
-    """Model-sized vectors it sends."""
+    sends: tuple[str, ...] = ("delta",)
+    """The names of the model-sized vectors it sends; `delta` is among them."""
     state: int = 0
     """Model-sized vectors it must keep between rounds."""
+
+    @property
+    def up(self) -> int:
+        """Model-sized vectors a client sends a round."""
+        return len(self.sends)
 
     @property
     def empirical(self) -> Empirical:

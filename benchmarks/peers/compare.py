@@ -1,0 +1,140 @@
+"""Seconds a round of FedAvg here, in bare PyTorch, in pfl-research and in Flower's simulation, on the same work.
+
+    python benchmarks/peers/compare.py [lenet] [logistic] [--turns N] [--out FOLDER]
+
+Makes the peers' environments when they are not there, checks that all peers come to the same model, lets them play
+in turns, and writes a table, a picture and the figures. README.md says what was chosen and why.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import environments
+import findings
+import numpy as np
+from findings import Peer
+from numpy.typing import NDArray
+from turns import Player
+from workload import CHECKS, WORKLOADS, Workload
+
+HERE = Path(__file__).parent
+PEERS = ("fedacg", "bare", "pfl", "flower")
+TURNS = {"lenet": 5, "logistic": 6}
+ROUNDS = {
+    "lenet": dict.fromkeys(PEERS, 1),
+    "logistic": {"fedacg": 100, "bare": 30, "pfl": 20, "flower": 2},
+}
+"""Rounds of a turn: at least a second or two, so that the first of them, with cold caches, is not what counts."""
+CHECKED = 3
+"""Rounds after which models are compared."""
+TOLERANCE = 1e-5
+"""Of the way from θ; pfl sums updates in float32, whatever the model has."""
+
+
+@contextmanager
+def scene(workload: Workload) -> Iterator[Path]:
+    """A folder with the workload's data."""
+    with TemporaryDirectory(prefix="peers-") as folder:
+        workload.write(Path(folder))
+        yield Path(folder)
+
+
+def player(peer: str, folder: Path, rounds: int, logs: Path) -> Player:
+    """A peer that has started and played the first of its rounds."""
+    programs = environments.make(peer)
+    launcher = (
+        [programs / "torchrun", "--standalone", "--nproc-per-node=2"] if peer == "pfl" else [programs / "python"]
+    )
+    environment = dict(os.environ)
+    if peer in environments.PACKAGES:
+        environment.pop("PYTHONPATH", None)
+    if peer == "flower":
+        environment |= {
+            "PEERS_FOLDER": str(folder),
+            "FLWR_HOME": str(folder / "flwr"),
+            "RAY_TMPDIR": str(folder),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+    command = [*map(str, launcher), str(HERE / f"peer_{peer}.py"), str(folder), str(rounds)]
+    return Player(command, environment, address=str(folder / peer), log=logs / f"{peer}.log")
+
+
+def check(name: str, peers: list[Peer], logs: Path) -> None:
+    """Have all peers play the same few rounds on a small workload, and compare the models they come to."""
+    models = {}
+    with scene(CHECKS[name]) as folder, ExitStack() as stack:
+        theta = np.load(folder / "theta.npy")
+        for peer in peers:
+            played = player(peer.name, folder, CHECKED, logs)
+            stack.callback(played.close)
+            for _ in range(CHECKED - 1):
+                played.round()
+            models[peer.name], peer.versions = played.finish()
+    for peer in peers:
+        peer.difference = difference(models[peer.name], models["fedacg"], theta)
+        print(f"{name}: the model of {peer.name} differs by {peer.difference:.0e}", flush=True)
+        if not peer.difference < TOLERANCE:
+            raise SystemExit(f"{name}: {peer.name} does not do the same work as fedacg")
+
+
+def difference(model: NDArray[Any], ours: NDArray[Any], theta: NDArray[Any]) -> float:
+    """How far a model is from ours, as a part of our way from θ, by the largest entries."""
+    if model.shape != ours.shape:
+        raise SystemExit(f"a model has {model.size} parameters, that of fedacg {ours.size}")
+    return float(np.abs(model - ours).max() / np.abs(ours - theta).max())
+
+
+def measure(name: str, peers: list[Peer], turns: int, logs: Path) -> None:
+    """Let the peers play in turns."""
+    with scene(WORKLOADS[name]) as folder, ExitStack() as stack:
+        players = []
+        for peer in peers:
+            played = player(peer.name, folder, 1 + turns * ROUNDS[name][peer.name], logs)
+            stack.callback(played.close)
+            peer.start = played.start
+            print(f"{name}: {peer.name} played its first round after {peer.start:.1f} s", flush=True)
+            players.append(played)
+        for turn in range(turns):
+            for peer, played in zip(peers, players, strict=True):
+                peer.turns.append([played.round() for _ in range(ROUNDS[name][peer.name])])
+            shown = ", ".join(f"{peer.name} {median(peer.turns[-1]):.4f}" for peer in peers)
+            print(f"{name}: turn {turn + 1} of {turns}, seconds a round: {shown}", flush=True)
+        for played in players:
+            played.finish()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}")
+    parser.add_argument("--turns", type=int, help="of each peer; by default as many as fit a few minutes")
+    parser.add_argument("--out", type=Path, default=HERE / "out")
+    arguments = parser.parse_args()
+    for name in arguments.workloads:
+        if name not in WORKLOADS:
+            parser.error(f"WORKLOAD = {name}: must be {' or '.join(WORKLOADS)}")
+    if arguments.turns is not None and arguments.turns < 1:
+        parser.error(f"--turns = {arguments.turns}: must be at least 1")
+    names = arguments.workloads or list(WORKLOADS)
+    for peer in PEERS:
+        environments.make(peer)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    machine = findings.machine()
+    found = {}
+    for name in names:
+        found[name] = [Peer(peer) for peer in PEERS]
+        check(name, found[name], arguments.out)
+        measure(name, found[name], arguments.turns or TURNS[name], arguments.out)
+    findings.write(found, machine, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""FedAvg here: `fedacg.run` with two workers, and everything else as it comes. compare.py starts this program."""
+
+import sys
+from pathlib import Path
+
+import torch
+import workload
+from torch import Tensor
+from turns import Turns
+
+import fedacg
+
+
+class InOrder:
+    """A client's examples as they lie, whatever order is asked for; a visit must be whole epochs."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y, self._seen = x, y, 0
+
+    def __reduce__(self) -> tuple[type, tuple[Tensor, Tensor]]:
+        return InOrder, (self.x, self.y)  # what was looked at before is not seen in a worker
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        places = (torch.arange(len(index)) + self._seen) % len(self)
+        self._seen += len(index)
+        return self.x[places], self.y[places]
+
+
+def main(folder: Path, rounds: int, turns: Turns) -> None:
+    given = workload.read(folder)
+    load = given.workload
+    module = fedacg.models.build(load.model, classes=workload.CLASSES, shape=load.shape)
+    workload.load(module.to(given.theta.dtype), given.theta)
+    examples = tuple if load.shuffle else lambda pair: InOrder(*pair)
+    result = fedacg.run(
+        model=module,
+        clients=[examples(pair) for pair in zip(given.x, given.y, strict=True)],
+        test=(given.x[0, :1], given.y[0, :1]),  # the last round is always evaluated
+        method="fedavg",
+        rounds=rounds,
+        cohort_size=load.cohort,
+        local_epochs=load.epochs,
+        batch_size=load.batch,
+        lr=load.lr,
+        weight_decay=load.decay,
+        clip=load.clip,
+        evaluate_every=rounds + 1,
+        workers=2,
+        on_round=lambda _: turns.played(),
+    )
+    turns.finish(result.vector.numpy(), {"fedacg": fedacg.__version__, "torch": torch.__version__})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), Turns(sys.argv[3]))

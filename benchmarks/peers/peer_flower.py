@@ -1,0 +1,66 @@
+"""FedAvg in Flower's simulation: its message API, its strategy, Ray with two actors of one CPU each.
+
+What the actors do is in flower_client.py. compare.py starts this program.
+"""
+
+import sys
+from importlib.metadata import version
+
+import flower_client
+import torch
+import workload
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from turns import Turns
+
+
+class InTurns(FedAvg):
+    """Flower's strategy; a round begins when it is its turn."""
+
+    def __init__(self, turns: Turns, cohort: int, clients: int) -> None:
+        super().__init__(
+            fraction_train=cohort / clients,
+            min_train_nodes=cohort,
+            min_available_nodes=clients,
+            fraction_evaluate=0.0,
+        )
+        self._turns = turns
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        if server_round > 1:
+            self._turns.played()
+        return list(super().configure_train(server_round, arrays, config, grid))
+
+
+def main(rounds: int, turns: Turns) -> None:
+    given = flower_client.given
+    load = given.workload
+    server = ServerApp()
+
+    @server.main()
+    def serve(grid: Grid, context: Context) -> None:
+        strategy = InTurns(turns, load.cohort, load.clients)
+        module = given.module()
+        result = strategy.start(grid=grid, initial_arrays=ArrayRecord(module.state_dict()), num_rounds=rounds)
+        turns.played()
+        module.load_state_dict(result.arrays.to_torch_state_dict())
+        versions = {name: version(name) for name in ("flwr", "ray")}
+        turns.finish(workload.vector(module).numpy(), {**versions, "torch": torch.__version__})
+
+    run_simulation(
+        server_app=server,
+        client_app=flower_client.app,
+        num_supernodes=load.clients,
+        backend_config={
+            "init_args": {"num_cpus": 2},
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        },
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[2]), Turns(sys.argv[3]))

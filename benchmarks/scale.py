@@ -1,0 +1,149 @@
+"""Seconds and memory of a round, by the size of the cohort and by the number of clients there are.
+
+    python benchmarks/scale.py [--rounds 15] [--picture scale.png]
+
+Synthetic(1, 1) clients that are made when they take part, logistic regression, 20 local steps of batch 10, FedACG,
+two worker processes, evaluation left out. Seconds are measured with all federations taking turns, round by round;
+memory is the peak of the parent plus that of its largest worker, each federation in a process of its own.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from matplotlib.figure import Figure
+
+from fedacg.engines import start
+from fedacg.engines.base import one_thread
+from fedacg.experiment import Experiment
+from fedacg.ingredients import assemble, prepare
+from fedacg.states import ClientStates
+
+COHORTS = (10, 100, 1000)
+CLIENTS = (1_000, 100_000, 10_000_000)
+USUAL_COHORT, USUAL_CLIENTS = 100, 100_000
+FEDERATIONS = list(
+    dict.fromkeys(
+        [(USUAL_CLIENTS, cohort) for cohort in COHORTS] + [(clients, USUAL_COHORT) for clients in CLIENTS]
+    )
+)
+"""(clients, cohort): every cohort with the usual number of clients, and the other way round."""
+
+
+def rounds_of(stack: ExitStack, clients: int, cohort: int) -> Callable[[], None]:
+    """A function that plays one round of a federation."""
+    experiment = Experiment.parse(
+        {
+            "rounds": 10**6,
+            "data": {"name": "synthetic", "split": "natural", "clients": clients, "alpha": 1.0, "beta": 1.0},
+            "model": {"name": "logistic"},
+            "method": {"name": "fedacg"},
+            "cohort": {"size": cohort},
+            "local": {"steps": 20, "batch": 10, "lr": 0.01},
+            "evaluate": {"every": 10**6},
+            "engine": {"workers": 2},
+        }
+    )
+    engine = start(experiment.engine)
+    stack.callback(engine.close)
+    memory = ClientStates(Path(stack.enter_context(TemporaryDirectory())))
+    rounds = assemble(experiment, prepare(experiment), engine, memory).run()
+    return lambda: (next(rounds), None)[1]
+
+
+def peak(clients: int, cohort: int, rounds: int) -> float:
+    """Megabytes at most while some rounds are played; the process must be new."""
+    with ExitStack() as stack, one_thread():
+        play = rounds_of(stack, clients, cohort)
+        for _ in range(rounds):
+            play()
+    kilobytes = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return kilobytes / 1000
+
+
+def peak_elsewhere(clients: int, cohort: int, rounds: int) -> float:
+    options = ["--peak", str(clients), str(cohort), "--rounds", str(rounds)]
+    done = subprocess.run([sys.executable, __file__, *options], check=True, stdout=subprocess.PIPE, text=True)
+    return float(done.stdout)
+
+
+def times(rounds: int) -> dict[tuple[int, int], list[float]]:
+    """Seconds of every round of every federation; the first round is not counted."""
+    seconds: dict[tuple[int, int], list[float]] = {federation: [] for federation in FEDERATIONS}
+    with ExitStack() as stack, one_thread():
+        plays = {federation: rounds_of(stack, *federation) for federation in FEDERATIONS}
+        for turn in range(rounds + 1):
+            for federation, play in plays.items():
+                begin = perf_counter()
+                play()
+                if turn:
+                    seconds[federation].append(perf_counter() - begin)
+    return seconds
+
+
+def draw(path: Path, seconds: dict[tuple[int, int], float], megabytes: dict[tuple[int, int], float]) -> None:
+    """Both measures against both sizes; what follows the cohort alone lies on the dashed line."""
+    figure = Figure(figsize=(8, 5.6), layout="constrained")
+    axes = figure.subplots(2, 2, sharex="col", sharey="row")
+    sides = (
+        ("clients a round (M)", [(cohort, (USUAL_CLIENTS, cohort)) for cohort in COHORTS]),
+        ("clients there are (N)", [(clients, (clients, USUAL_COHORT)) for clients in CLIENTS]),
+    )
+    usual = USUAL_CLIENTS, USUAL_COHORT
+    for column, (label, points) in enumerate(sides):
+        sizes = [size for size, _ in points]
+        for row, found in enumerate((seconds, megabytes)):
+            axis = axes[row, column]
+            axis.plot(sizes, [found[federation] for _, federation in points], "o-", color="#0b6e99")
+            axis.set_xscale("log")
+            axis.grid(alpha=0.3)
+            if row == 0:
+                axis.set_yscale("log")
+                follows = [size / USUAL_COHORT if column == 0 else 1 for size in sizes]
+                axis.plot(sizes, [seconds[usual] * part for part in follows], "--", color="0.6", zorder=0)
+            else:
+                axis.set_xlabel(label)
+    axes[0, 0].set_ylabel("seconds a round")
+    axes[1, 0].set_ylabel("peak memory, MB")
+    axes[1, 0].set_ylim(0, 1.3 * max(megabytes.values()))
+    axes[0, 0].set_title(f"N = {USUAL_CLIENTS:,}; dashed: in proportion to M", fontsize=9)
+    axes[0, 1].set_title(f"M = {USUAL_COHORT}; dashed: the same for all", fontsize=9)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--peak", type=int, nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak:
+        print(peak(*arguments.peak, arguments.rounds))
+        return
+
+    megabytes = {federation: peak_elsewhere(*federation, arguments.rounds) for federation in FEDERATIONS}
+    measured = times(arguments.rounds)
+    seconds = {federation: median(found) for federation, found in measured.items()}
+    usual = measured[USUAL_CLIENTS, USUAL_COHORT]
+    print("| clients | a round | ms a round | of the usual | ms a client | peak memory |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+    for (clients, cohort), found in measured.items():
+        ratio = median(a / b for a, b in zip(found, usual, strict=True))
+        milliseconds = 1e3 * seconds[clients, cohort]
+        print(
+            f"| {clients:,} | {cohort} | {milliseconds:.0f} | {ratio:.2f} | {milliseconds / cohort:.2f} "
+            f"| {megabytes[clients, cohort]:.0f} MB |"
+        )
+    if arguments.picture:
+        draw(arguments.picture, seconds, megabytes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""`fedacg deploy`: from a simulation to a federation of real nodes, on Flower."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedacg.cli.run import Set
+from fedacg.errors import InputError
+from fedacg.experiment import find, with_method
+
+app = typer.Typer(help="Run an experiment on a federation of real nodes, with Flower.", no_args_is_help=True)
+
+
+@app.callback()
+def _needs_flower() -> None:
+    if find_spec("flwr") is None:
+        raise InputError("fedacg deploy: needs Flower; install it with pip install 'fedacg[flower]'")
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder, which becomes the app.", show_default=False)],
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or a TOML file.")] = "quickstart",
+    method: Annotated[
+        str | None,
+        typer.Option("--method", "-m", help="In place of the recipe's; fedacg:lam=0.9 sets options."),
+    ] = None,
+    settings: Set = None,
+    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, help="Nodes the federation begins with.")] = 3,
+    own_data: Annotated[
+        bool, typer.Option("--own-data", help="Nodes train on folders of their own, not on a split.")
+    ] = False,
+) -> None:
+    """Write a Flower app that plays an experiment with real nodes."""
+    from fedacg.flower import scaffold
+
+    tree = find(recipe)
+    if method:
+        tree = with_method(tree, method)
+    experiment = scaffold.describe(tree, settings or [], nodes, own_data)
+    for path in scaffold.write(folder, experiment, nodes):
+        typer.echo(path)
+    typer.echo(f"how to start it: {folder / 'README.md'}")

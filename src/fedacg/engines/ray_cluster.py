@@ -1,0 +1,128 @@
+"""The way into a Ray cluster: join one that is running, or start one on this machine that ends with its user."""
+
+import logging
+import os
+import re
+import signal
+import socket
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory, gettempdir
+from typing import Any, Literal
+
+import ray
+
+from fedacg.errors import InputError
+
+_TIMEOUT = 5.0
+"""Seconds that a cluster may take to answer; Ray itself would try for many minutes."""
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""How a gRPC client begins: the preface of HTTP/2 and an empty frame of settings, which is number 4."""
+_LONGEST_FOLDER = 20
+"""Ray's sockets lie deep in its folder, and their paths may have 107 characters."""
+_LONGEST_REASON = 300
+
+
+class Cluster:
+    """A Ray cluster that this process is connected to until `close`.
+
+    An address is `auto`, `local` or host:port. Without one, RAY_ADDRESS counts, and without that, a cluster is
+    started here. If the program has connected to Ray by itself, that connection is used and left as it is.
+    """
+
+    def __init__(self, address: str, cpus: int) -> None:
+        self._folder: TemporaryDirectory[str] | None = None
+        self._connected = False
+        if not ray.is_initialized():
+            source = "engine.address" if address else "RAY_ADDRESS"
+            address = address or os.environ.get("RAY_ADDRESS", "") or "local"
+            try:
+                if address == "local":
+                    self._start(cpus)
+                else:
+                    _join(address, source)
+            except BaseException:
+                self._shut_down()
+                raise
+            self._connected = True
+        self.address: str = ray.get_runtime_context().gcs_address
+
+    def count(self, resource: Literal["CPU", "GPU"]) -> int:
+        """How many of these the nodes have together, free or not."""
+        resources: Callable[[], dict[str, float]] = ray.cluster_resources
+        return int(resources().get(resource, 0))
+
+    def close(self) -> None:
+        if self._connected:
+            self._connected = False
+            self._shut_down()
+
+    def _start(self, cpus: int) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # A folder of its own: in the common one, the traces of another cluster may lead astray.
+        base = os.environ.get("RAY_TMPDIR") or gettempdir()
+        self._folder = TemporaryDirectory(
+            prefix="fedacg-ray-", dir=base if len(base) <= _LONGEST_FOLDER else "/tmp", ignore_cleanup_errors=True
+        )
+        try:
+            _connect(address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=self._folder.name)
+        except Exception as error:
+            raise InputError(f"engine.name = 'ray': no cluster could be started: {_reason(error)}") from None
+
+    def _shut_down(self) -> None:
+        ray.shutdown()
+        if self._folder:
+            self._folder.cleanup()
+
+
+def _join(address: str, source: str) -> None:
+    given = f"{source} = {address!r}"
+    if address != "auto":
+        match = re.fullmatch(r"\[?([^\s/]+?)\]?:(\d{1,5})", address)
+        if match is None or int(match[2]) > 65535:
+            raise InputError(f"{given}: must be host:port, 'auto' or 'local'")
+        try:
+            _greet(match[1], int(match[2]))
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{given}: no Ray cluster answers there: {reason}") from None
+    try:
+        _connect(address=address)
+    except Exception as error:
+        raise InputError(f"{given}: {_reason(error)}") from None
+
+
+def _greet(host: str, port: int) -> None:
+    """Make sure that someone is there who speaks gRPC, unless it is encrypted."""
+    with socket.create_connection((host, port), timeout=_TIMEOUT) as connection:
+        if os.environ.get("RAY_USE_TLS") == "1":
+            return
+        connection.sendall(_GREETING)
+        answer = connection.recv(9)
+        if len(answer) < 4 or answer[3] != 4:
+            raise OSError("what is there does not speak gRPC")
+
+
+def _connect(**options: Any) -> None:
+    with warnings.catch_warnings(), _own_signals():
+        warnings.simplefilter("ignore")
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray would have SIGTERM end the process at once; what the program does about it is its own matter."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:_LONGEST_REASON]

@@ -1,0 +1,99 @@
+"""The engine whose workers are nodes somewhere else: tasks go out over Flower's grid, and replies are checked.
+
+To the round loop it is an engine like any other, but that clients may be lost. What a client keeps stays at its
+node; the server keeps a receipt of the last visit that counted, and the node goes back to that visit before the
+next. So a reply that was refused, or a server that went back to a checkpoint, leaves both sides as they were.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from fedacg import link
+from fedacg.engines.base import Answer, Answers, ClientMemory, Evaluation, Job, Task, total
+from fedacg.engines.serial import SerialEngine
+from fedacg.flower.checks import Refused
+from fedacg.flower.exchange import ask, content
+from fedacg.flower.nodes import Nodes
+from fedacg.flower.options import ServerOptions
+from fedacg.flower.records import Order, UploadReader, order, pack, read_tested
+from fedacg.vector import FlatModel, clone
+
+_log = logging.getLogger("flwr")
+_VISIT = "visit"
+"""The one number of a receipt."""
+
+
+class GridEngine:
+    """Trains at the nodes of a grid, and tests here or there."""
+
+    def __init__(self, grid: Grid, nodes: Nodes, options: ServerOptions, federation: str) -> None:
+        self._grid, self._nodes, self._options, self._federation = grid, nodes, options, federation
+        self._here = SerialEngine()
+        self.lost: Mapping[int, str] = {}
+
+    def setup(self, job: Job) -> None:
+        self._job = job
+        self._here.setup(job)
+        flat = FlatModel(clone(job.module), channels_last=job.channels_last)
+        self._uploads = UploadReader(job.method, flat, self._options.max_norm)
+
+    def train(self, broadcast: link.Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
+        vectors, serving, deadline = pack(broadcast), self._nodes.serving, self._options.deadline
+        messages = {}
+        for task in tasks:
+            receipt = kept(task.client)
+            visit = int(receipt[_VISIT]) if receipt else 0
+            words = order(vectors, self._order(task.client, round=task.round, steps=task.steps, visit=visit))
+            messages[task.client] = Message(words, serving[task.client], MessageType.TRAIN, ttl=deadline or None)
+        replies = ask(self._grid, messages, deadline)
+        answers, lost = {}, {}
+        for task in tasks:
+            try:
+                answers[task.client] = self._read(task, replies[task.client])
+            except Refused as reason:
+                lost[task.client] = str(reason)
+                who = f"client {task.client} at node {serving[task.client]}"
+                _log.warning("round %d: nothing from %s: %s", task.round, who, reason)
+        if answers and len(answers) < self._options.min_replies:
+            few = f"only {len(answers)} of the {self._options.min_replies} replies that a round needs"
+            _log.warning("round %d: %s; nothing moves", tasks[0].round, few)
+            lost.update(dict.fromkeys(answers, few))
+            answers = {}
+        self.lost = lost
+        return (Answers.of_one(task, answers[task.client]) for task in tasks if task.client in answers)
+
+    def evaluate(self, model: link.Message) -> Evaluation:
+        if self._options.tested_by == "nobody":
+            return total([])
+        if self._options.tested_by == "auto" and len(self._job.data.test):
+            return self._here.evaluate(model)
+        vectors, serving = pack(model), dict(sorted(self._nodes.serving.items()))
+        messages = {
+            client: Message(order(vectors, self._order(client)), node, MessageType.EVALUATE)
+            for client, node in serving.items()
+        }
+        replies = ask(self._grid, messages, self._options.deadline)
+        sums = []
+        for client, node in serving.items():
+            try:
+                sums.append(read_tested(content(replies[client]), self._options.max_examples))
+            except Refused as reason:
+                _log.warning("no test result from client %d at node %d: %s", client, node, reason)
+        return total(sums)
+
+    def close(self) -> None:
+        """Nothing was started: the nodes are not the server's to end."""
+
+    def _read(self, task: Task, reply: Message | str) -> Answer:
+        """A reply as the round loop takes it, with the receipt that the server keeps of it."""
+        answer = self._uploads.read(content(reply), task, self._job.data.clients.size(task.client))
+        return replace(answer, keep={_VISIT: torch.tensor([task.round])}) if self._job.method.state else answer
+
+    def _order(self, client: int, **details: int) -> Order:
+        data = self._job.data
+        return Order(self._federation, len(data.clients), client, data.classes, **details)

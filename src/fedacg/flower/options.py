@@ -1,0 +1,101 @@
+"""What the people who run a federation may set: the server by Flower's run config, a node by its node config.
+
+Both are flat tables of numbers, words and truth values. What is learnt, and how, stands in the experiment.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from fedacg.engines.base import EngineSettings
+from fedacg.errors import InputError
+from fedacg.experiment import Experiment, SaveSettings, find, parse
+from fedacg.flower.checks import MAX_EXAMPLES
+from fedacg.settings import Section
+
+
+class ServerOptions(Section):
+    """The keys of `[tool.flwr.app.config]`, and of `flwr run --run-config`."""
+
+    model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"))
+
+    out: str = ""
+    """The run folder, seen from where the SuperLink was started; runs/NAME-METHOD-sSEED without it."""
+    resume: bool = True
+    """Go on with the run that is in the folder."""
+    overwrite: bool = False
+    """Replace it."""
+    nodes: int = Field(0, ge=0)
+    """Nodes that must be there before the first round; 0 waits for all clients of the experiment."""
+    deadline: float = Field(0.0, ge=0)
+    """Seconds that a round waits for replies; 0 waits until each has come or its node is given up by Flower."""
+    min_replies: int = Field(1, ge=1)
+    """With fewer, nothing moves in a round; and no round begins with fewer nodes."""
+    max_examples: int = Field(int(MAX_EXAMPLES), ge=1)
+    """A node that says it has more is not believed."""
+    max_norm: float = Field(1e6, gt=0)
+    """The longest vector that is taken; what is not finite has no length."""
+    classes: int = Field(0, ge=0)
+    """With nodes' own data, how many classes there are; 0 goes by the nodes that are there at the start."""
+    tested_by: Literal["auto", "nodes", "nobody"] = "auto"
+    """Who tests the model: `auto` is the server where it has a test set, and otherwise the nodes, on theirs."""
+
+
+class NodeOptions(Section):
+    """The keys of `flower-supernode --node-config`; those of other apps are left alone."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    data: str = ""
+    """A folder of .npz files: the node trains on its own data."""
+    client: str = Field("", max_length=64)
+    """What the node is called then; the folder's name without it."""
+    partition: int | None = Field(None, ge=0, alias="partition-id")
+    """For trials: the number of a client of the experiment's own split, on whose examples the node trains."""
+    partitions: int | None = Field(None, ge=1, alias="num-partitions")
+    state: str = ""
+    """Where methods that need it keep vectors from visit to visit; ~/.local/state/fedacg without it."""
+    threads: int = Field(1, ge=1)
+    """Threads of a training step; the bits are those of a simulation with one."""
+
+    @property
+    def state_folder(self) -> Path:
+        return Path(self.state) if self.state else Path.home() / ".local" / "state" / "fedacg"
+
+
+def server_options(config: Mapping[str, Any]) -> ServerOptions:
+    return parse(ServerOptions, config)
+
+
+def node_options(config: Mapping[str, Any]) -> NodeOptions:
+    options = parse(NodeOptions, config)
+    if bool(options.data) == (options.partition is not None):
+        raise InputError(
+            'node config: must have either data="FOLDER", for a node\'s own data, or partition-id=NUMBER, for one '
+            "of the clients of the experiment's split"
+        )
+    return options
+
+
+def read_experiment(path: Path) -> Experiment:
+    """The experiment of an app, as a real federation plays it."""
+    experiment = Experiment.parse(find(str(path)))
+    if experiment.population.present:
+        raise InputError(
+            f"population.present = {experiment.population.present}: in a real federation those are there who are "
+            "connected; leave it out"
+        )
+    return as_deployed(experiment)
+
+
+def as_deployed(experiment: Experiment) -> Experiment:
+    """The same, trained client by client and saved after every round."""
+    engine = EngineSettings(name="serial", fuse="off")
+    return experiment.model_copy(update={"engine": engine, "save": SaveSettings(seconds=0)})
+
+
+def has_own_data(experiment: Experiment) -> bool:
+    """Whether the examples are the nodes' own: a `folder` that only they know."""
+    return experiment.data.name == "folder" and not experiment.data.path
