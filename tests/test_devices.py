@@ -79,6 +79,7 @@ def test_a_device_that_is_not_there_is_refused(fedacg: Command, monkeypatch: pyt
     assert done.code == 2
     assert "engine.device = 'cuda': torch" in done.err
     assert "finds no such device on this machine; 'cpu' always works" in " ".join(done.err.split())
+    assert not Path("run", "experiment.toml").exists(), "a run was begun that could not be"
     done = fedacg("run", "tiny.toml", "--set", "engine.device=tpu")
     assert done.code == 2
     assert "engine.device = 'tpu'" in done.err

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from command import Command
-from fedacg import engines, methods
+from fedacg import api, engines, methods
 from fedacg.data.own import from_pairs
 from fedacg.engines.base import Answers, ClientMemory, Engine, EngineSettings, Job, Task
 from fedacg.engines.processes import ProcessEngine
@@ -198,7 +198,11 @@ def test_fewer_cpus_than_workers_are_refused(nodes: Nodes, fedacg: Command) -> N
     port = nodes.address.partition(":")[2]
     assert outcome.err.startswith("error: engine.workers = 8: the cluster at ")
     assert outcome.err.endswith(f":{port} has 2 CPUs\n")
+    assert not list(Path("runs").rglob("experiment.toml")), "a run was begun that could not be"
     assert not ray.is_initialized()
+    x, y = torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)
+    with pytest.raises(InputError, match=r"workers = 8: the cluster at .* has 2 CPUs"):
+        api.run(torch.nn.Linear(3, 2), [(x, y)], (x, y), workers=8, engine="ray", address=nodes.address)
     with pytest.raises(InputError, match=r"engine.device = 'cuda': the cluster at .* has no GPU"):
         engines.start(EngineSettings(name="ray", address=nodes.address, device="cuda"))
 

@@ -51,6 +51,8 @@ def run(
     workers: int = 0,
     fuse: str = "auto",
     device: str = "cpu",
+    engine: str | None = None,
+    address: str = "",
     out: Path | str | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -92,6 +94,9 @@ def run(
         fuse: Whether many clients are trained in one computation: `auto` where it pays, `on`, or `off`. It
             changes the rounding.
         device: Where clients are trained, `cpu`, `cuda` or `mps`; the model itself is handed over on the CPU.
+        engine: `serial`, `processes` or `ray`; by default processes if there are `workers`, else serial. With
+            `ray`, 0 workers are one for every CPU of the cluster.
+        address: Of a Ray cluster: `host:port`, `auto`, or `local` to start one; RAY_ADDRESS or local without it.
         out: A run folder to write; by default nothing is written.
         resume: Go on with the run in `out`.
         overwrite: Replace the run in `out`.
@@ -131,10 +136,11 @@ def run(
             },
             "evaluate": {"every": evaluate_every, "targets": tuple(targets)},
             "engine": {
-                "name": "processes" if workers else "serial",
+                "name": engine or ("processes" if workers else "serial"),
                 "workers": workers,
                 "fuse": fuse,
                 "device": device,
+                "address": address,
             },
         }
     )
@@ -179,6 +185,7 @@ _SPELLED = {
     "local.steps": "local_steps",
     "local.batch": "batch_size",
     "evaluate.every": "evaluate_every",
+    "engine.name": "engine",
     **{f"local.{key}": key for key in ("lr", "lr_decay", "weight_decay", "momentum", "clip", "precision")},
     **{
         key: key.partition(".")[2]
@@ -189,6 +196,7 @@ _SPELLED = {
             "engine.workers",
             "engine.fuse",
             "engine.device",
+            "engine.address",
         )
     },
 }

@@ -84,13 +84,13 @@ def play(
     store = RunFolder(folder) if folder else None
     own_engine = None
     try:
+        if engine is None:
+            engine = own_engine = engines.start(experiment.engine)
         moment, history = None, History()
         if store and resume:
             moment, history = store.resume(experiment)
         elif store:
             store.begin(experiment, overwrite=overwrite)
-        if engine is None:
-            engine = own_engine = engines.start(experiment.engine)
         with one_thread(), torch.random.fork_rng(devices=[]), TemporaryDirectory(prefix="fedacg-") as scratch:
             memory = ClientStates((store.path if store else Path(scratch)) / "clients")
             recorder = Recorder(store.path, experiment.analysis) if store else None
