@@ -44,7 +44,9 @@ class Effect:
     def picture(self) -> Picture:
         """The picture for a page."""
         said = [
-            f"{dot.line} {self.key}={dot.value}: {dot.accuracy.mean:.2f} %".strip() for dot in self.dots if dot.accuracy
+            f"{dot.line} {self.key}={dot.value}: {dot.accuracy.mean:.2f} %".strip()
+            for dot in self.dots
+            if dot.accuracy
         ]
         return Picture(
             name="effect",
