@@ -11,3 +11,23 @@ from command import Command
 def fedacg(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """The program `fedacg` in an empty folder with `tiny.toml` in it."""
     return Command(tmp_path, capsys, monkeypatch)
+
+
+LONGEST = (
+    "test_flower_deployment.py",
+    "test_flower_deployment_app.py",
+    "test_store.py",
+    "test_states_resumed.py",
+    "test_flower_agreement.py",
+    "test_ray.py",
+    "test_page_browser.py",
+    "test_bench_runs.py",
+    "test_examples.py",
+)
+"""Files that take a minute or more, much of it spent waiting."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files come first: where several are tested at a time, none of them is left for the end."""
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))

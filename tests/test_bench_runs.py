@@ -9,7 +9,10 @@ import pytest
 from command import Command, start
 from fedacg.bench.estimate import count, estimate, human_seconds
 from fedacg.bench.plan import make_plan
-from fedacg.ingredients import prepare
+from fedacg.data.examples import FederatedData
+from fedacg.data.files import missing
+from fedacg.experiment import Experiment
+from fedacg.ingredients import load_data, prepare
 from fedacg.methods import METHODS
 from fedacg.runner import play
 from fedacg.session import Session
@@ -120,6 +123,30 @@ def test_a_dry_run_lists_the_runs_and_leaves_no_trace(fedacg: Command) -> None:
     assert "cifar10-large-desk/fedavg+acg-s0" in outcome.out
     assert "together" in outcome.out
     assert not (fedacg.folder / "out").exists()
+
+
+def test_settings_without_their_data_are_left_out_and_none_at_all_is_an_error(
+    fedacg: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDACG_DATA", str(fedacg.folder / "empty"))
+    outcome = fedacg("bench", "ablation-components", "--dry-run")
+    assert outcome.code == 2
+    assert "left out: cifar100-large, without its data; fedacg data get cifar100\n" in outcome.err
+    assert outcome.err.count("error: ") == 1
+    assert "error: data set 'cifar10' was not found." in outcome.err
+
+    def without_cifar100(experiment: Experiment) -> FederatedData:
+        if experiment.data.name == "cifar100":
+            raise missing("cifar100", [], "it")
+        return load_data(tiny(fedacg.folder))
+
+    monkeypatch.setattr("fedacg.session.load_data", without_cifar100)
+    outcome = fedacg("bench", "ablation-components", "--dry-run", "--set", "cohort.size=2", "--set", "rounds=1")
+    assert outcome.code == 0
+    assert outcome.err == "left out: cifar100-large, without its data; fedacg data get cifar100\n"
+    assert "6 runs below" in outcome.out
+    outcome = fedacg("bench", "ablation-components", "--dry-run", "--on", "cifar10-large,cifar100-large")
+    assert outcome.code == 2, "what was asked for by name is not left out"
 
 
 def test_finished_runs_are_kept_and_shared_between_tables(fedacg: Command) -> None:

@@ -15,6 +15,10 @@ class InputError(ValueError):
     """Something that was given does not fit: the message names it, its value and what is allowed."""
 
 
+class DataMissing(InputError):
+    """The files of a data set are not there: the message says where they were looked for and how to get them."""
+
+
 class RunError(RuntimeError):
     """A run could not go on: it diverged, or its workers kept dying."""
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from fedacg.bench.plan import Block, make_plan
 from fedacg.cli.run import Quiet, Set, parse_names, parse_seeds, refuse_options, stopped
 from fedacg.cli.several import DryRun, Resume, announce, play_missing, show
+from fedacg.errors import DataMissing
 from fedacg.session import Session
 
 
@@ -46,10 +47,12 @@ def bench(
         seeds=parse_seeds(seeds) if seeds else [],
         settings=settings or [],
     )
-    runs = {folder: run for block in blocks for folder, run in block.runs.items()}
     whole = True
-    with Session(next(iter(runs.values())).engine) as session:
+    with Session(next(iter(blocks[0].runs.values())).engine) as session:
         try:
+            if not on:
+                blocks = _with_data(session, blocks)
+            runs = {folder: run for block in blocks for folder, run in block.runs.items()}
             announce(console, session, runs, out / "runs", resume=resume, quiet=quiet)
             if dry_run:
                 return
@@ -60,6 +63,22 @@ def bench(
             raise stopped(console, "the same command with --resume") from None
     if not whole:
         raise typer.Exit(1)
+
+
+def _with_data(session: Session, blocks: list[Block]) -> list[Block]:
+    """The settings whose data are at hand; what is left out is told, and none at all is an error."""
+    found, missing = [], []
+    for block in blocks:
+        try:
+            session.prepare(next(iter(block.runs.values())))
+            found.append(block)
+        except DataMissing as error:
+            missing.append(error)
+            name = next(iter(block.runs.values())).data.name
+            typer.echo(f"left out: {block.setting}, without its data; fedacg data get {name}", err=True)
+    if not found:
+        raise missing[0]
+    return found
 
 
 def _command(block: Block, methods: str | None, seeds: str | None, settings: list[str]) -> str:

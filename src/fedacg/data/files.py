@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from fedacg.errors import InputError
+from fedacg.errors import DataMissing, InputError
 
 
 def data_root() -> Path:
@@ -21,10 +21,10 @@ def md5(data: bytes) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def missing(name: str, looked: Iterable[Path], wanted: str) -> InputError:
+def missing(name: str, looked: Iterable[Path], wanted: str) -> DataMissing:
     """The error for a data set of which there is no trace."""
     places = "\n".join(f"  {place}" for place in looked)
-    return InputError(
+    return DataMissing(
         f"data set {name!r} was not found. Looked for\n{places}\n"
         f"Put {wanted} in one of these places (FEDACG_DATA sets the folder), or run: fedacg data get {name}"
     )
