@@ -16,8 +16,8 @@ def fedacg(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 LONGEST = (
     "test_flower_deployment.py",
     "test_flower_deployment_app.py",
-    "test_store.py",
     "test_states_resumed.py",
+    "test_store.py",
     "test_flower_agreement.py",
     "test_ray.py",
     "test_page_browser.py",

@@ -64,7 +64,7 @@ def test_the_bits_do_not_depend_on_the_ids_of_nodes_or_the_order_they_come_in(tm
 def test_flowers_own_simulation_agrees_too(tmp_path: Path) -> None:
     """In a process of its own: Ray leaves threads, sockets and warnings behind."""
     pytest.importorskip("ray")
-    trial = Trial(tmp_path, "method.name=feddyn")
+    trial = Trial(tmp_path, "method.name=feddyn", "rounds=2")
     digest = trial.simulate().summary["vector_sha256"]
     program = (
         "from pathlib import Path\n"

@@ -202,7 +202,14 @@ def test_fewer_cpus_than_workers_are_refused(nodes: Nodes, fedacg: Command) -> N
     assert not ray.is_initialized()
     x, y = torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)
     with pytest.raises(InputError, match=r"workers = 8: the cluster at .* has 2 CPUs"):
-        api.run(torch.nn.Linear(3, 2), [(x, y)], (x, y), workers=8, engine="ray", address=nodes.address)
+        api.run(
+            model=torch.nn.Linear(3, 2),
+            clients=[(x, y)],
+            test=(x, y),
+            workers=8,
+            engine="ray",
+            address=nodes.address,
+        )
     with pytest.raises(InputError, match=r"engine.device = 'cuda': the cluster at .* has no GPU"):
         engines.start(EngineSettings(name="ray", address=nodes.address, device="cuda"))
 

@@ -122,6 +122,23 @@ def test_what_a_kill_left_over_goes_with_the_next_visit(tmp_path: Path) -> None:
     assert visits(tmp_path) == {"0/1", "1/4", "2/2"}
 
 
+def test_ctrl_c_while_old_states_are_removed_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = three_rounds(tmp_path)
+    unlink = Path.unlink
+
+    def interrupted(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "unlink", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        memory.forget(3)
+    monkeypatch.undo()
+    memory.forget(3)
+    assert visits(tmp_path) == {"0/1", "1/3", "2/2"}
+    assert found(memory) == pytest.approx([1.0, 3.1, 2.2])
+
+
 def test_the_states_a_checkpoint_counts_on_reach_the_disk_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,8 +204,8 @@ def test_a_worker_killed_in_a_clients_second_visit_leaves_no_trace(
 @pytest.mark.parametrize("method", STATEFUL)
 def test_kill_9_at_random_moments_and_resume_give_the_same_bits(fedacg: Command, method: str) -> None:
     folder = fedacg.folder
-    text = TINY.replace("rounds = 40", "rounds = 150").replace('"serial"', '"processes"\nworkers = 1')
-    text = text.replace("clients = 20", "clients = 8") + f'[method]\nname = "{method}"\n'
+    text = TINY.replace("rounds = 40", "rounds = 150").replace("clients = 20", "clients = 8")
+    text += f'[method]\nname = "{method}"\n'
     (folder / "tiny.toml").write_text(text)
     whole, killed = digests_with_and_without_kills(folder, 3, random.Random(method))
     assert whole == killed

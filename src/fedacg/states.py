@@ -81,7 +81,7 @@ class ClientStates:
             visits = self._visits[client]
             covered = [visit for visit in visits if visit <= round]
             for visit in covered[:-1]:
-                self._path(client, visit).unlink()
+                self._path(client, visit).unlink(missing_ok=True)  # gone if Ctrl-C came in the middle of this
             self._visits[client] = covered[-1:] + [visit for visit in visits if visit > round]
             if visits[-1] <= round:
                 self._unsettled.discard(client)

@@ -37,7 +37,8 @@ def announce(console: Console, session: Session, runs: Runs, root: Path, *, resu
         for experiment in (runs[folder] for folder in runs if folder not in finished):
             session.prepare(experiment)
         return
-    console.print(f"{len(runs)} runs below {root}, {len(finished)} of them finished", highlight=False)
+    number = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    console.print(f"{number} below {root}, {len(finished)} of them finished", highlight=False)
     with console.status("measuring how long a round takes"):
         costs = estimate(session, runs)
     console.print(_listing(runs, costs, finished, root))
