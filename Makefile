@@ -11,7 +11,7 @@ demo: $(VENV)/.installed
 	$(BIN)/fedacg compare quickstart --methods fedavg,fedprox,fedavgm,fedacg --out runs/demo --overwrite
 
 test: $(VENV)/.installed-dev lint types
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -32,7 +32,7 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
 	touch $@ $(VENV)/.installed
 
 clean:

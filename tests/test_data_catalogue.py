@@ -23,6 +23,22 @@ def labels(data: FederatedData) -> list[list[int]]:
     return [client.fetch(torch.arange(len(client)))[1].tolist() for client in clients]
 
 
+def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.datasets import load_digits
+
+    whole, theirs = catalogue.load("digits"), load_digits()
+    held = {
+        (image.numpy().tobytes(), int(y))
+        for part in (whole.train, whole.test)
+        for image, y in zip(part.x, part.y, strict=True)
+    }
+    pairs = zip(theirs.images.astype("uint8"), theirs.target.tolist(), strict=True)
+    assert held == {(image.tobytes(), y) for image, y in pairs}
+    monkeypatch.setattr("fedacg.data.digits.find_spec", lambda name: None)
+    with pytest.raises(InputError, match="data set 'digits': it is scikit-learn's, which is not installed"):
+        catalogue.load("digits")
+
+
 def test_digits_are_cut_into_train_and_test_with_the_same_classes_and_nothing_twice() -> None:
     whole = catalogue.load("digits")
     assert (whole.train.x.shape, whole.test.x.shape) == ((1438, 1, 8, 8), (359, 1, 8, 8))
