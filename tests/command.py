@@ -98,7 +98,7 @@ def digests_with_and_without_kills(folder: Path, kills: int, moments: random.Ran
         before = lines(folder)
         while lines(folder) <= before and run.poll() is None:
             time.sleep(0.005)
-        time.sleep(moments.uniform(0, 0.08))
+        time.sleep(moments.uniform(0, 0.05))
         run.kill()
         run.communicate()
         assert run.returncode == -signal.SIGKILL, "the run ended before it was killed"

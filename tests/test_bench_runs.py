@@ -141,7 +141,7 @@ def test_settings_without_their_data_are_left_out_and_none_at_all_is_an_error(
         return load_data(tiny(fedacg.folder))
 
     monkeypatch.setattr("fedacg.session.load_data", without_cifar100)
-    small = ["--methods", "fedavg", "--set", "cohort.size=2", "--set", "rounds=1"]
+    small = ["--methods", "fedavg", "--set", "cohort.size=2", "--set", "rounds=1", "--set", "engine.name=serial"]
     outcome = fedacg("bench", "ablation-components", "--dry-run", *small)
     assert outcome.code == 0
     assert outcome.err == "left out: cifar100-large, without its data; fedacg data get cifar100\n"

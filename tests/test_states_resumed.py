@@ -204,7 +204,7 @@ def test_a_worker_killed_in_a_clients_second_visit_leaves_no_trace(
 @pytest.mark.parametrize("method", STATEFUL)
 def test_kill_9_at_random_moments_and_resume_give_the_same_bits(fedacg: Command, method: str) -> None:
     folder = fedacg.folder
-    text = TINY.replace("rounds = 40", "rounds = 150").replace("clients = 20", "clients = 8")
+    text = TINY.replace("rounds = 40", "rounds = 60").replace("clients = 20", "clients = 8")
     text += f'[method]\nname = "{method}"\n'
     (folder / "tiny.toml").write_text(text)
     whole, killed = digests_with_and_without_kills(folder, 2, random.Random(method))

@@ -175,7 +175,7 @@ def _no_space(*_: object, **__: object) -> None:
 def test_kill_9_at_five_random_moments_and_resume_give_the_same_bits(fedacg: Command) -> None:
     folder = fedacg.folder
     (folder / "tiny.toml").write_text(
-        TINY.replace("rounds = 40", "rounds = 200").replace('"serial"', '"processes"\nworkers = 2')
+        TINY.replace("rounds = 40", "rounds = 120").replace('"serial"', '"processes"\nworkers = 2')
     )
     whole, killed = digests_with_and_without_kills(folder, 5, random.Random(7))
     assert whole == killed
