@@ -9,21 +9,23 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+Target = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--target",
+        "-t",
+        help="An accuracy to reach, as a fraction; may be given again. Without it, the experiments' own.",
+        show_default=False,
+    ),
+]
+
 
 def report(
     folders: Annotated[
         list[Path], typer.Argument(help="Run folders, or folders with run folders below.", show_default=False)
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the report to.")] = Path("report"),
-    target: Annotated[
-        list[float] | None,
-        typer.Option(
-            "--target",
-            "-t",
-            help="An accuracy to reach, as a fraction; may be given again. Without it, the experiments' own.",
-            show_default=False,
-        ),
-    ] = None,
+    target: Target = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the page's path.")] = False,
 ) -> None:
     """Compare runs: one table, curves as PNG and PDF, and one page that needs no network."""

@@ -17,6 +17,12 @@ from fedacg.session import Session
 from fedacg.store import is_finished
 
 Recipe = Annotated[str, typer.Argument(help="A recipe's name or a TOML file.", show_default=False)]
+Method = Annotated[
+    str | None, typer.Option("--method", "-m", help="In place of the recipe's; fedacg:lam=0.9 sets options.")
+]
+Seeds = Annotated[
+    str | None, typer.Option("--seeds", help="Numbers with commas between them; the recipe's by default.")
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", help="A setting, such as local.lr=0.05; may be given again."),
@@ -32,10 +38,7 @@ Log = Annotated[
 
 def run(
     recipe: Recipe,
-    method: Annotated[
-        str | None,
-        typer.Option("--method", "-m", help="In place of the recipe's; fedacg:lam=0.9 sets options."),
-    ] = None,
+    method: Method = None,
     settings: Set = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The run folder; runs/NAME-METHOD-sSEED by default.")
@@ -74,9 +77,7 @@ def run(
 def compare(
     recipe: Recipe,
     methods: Annotated[str, typer.Option("--methods", "-m", help="Names with commas between them.")],
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", help="Numbers with commas between them; the recipe's by default.")
-    ] = None,
+    seeds: Seeds = None,
     settings: Set = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The folder for runs and report; runs/NAME by default.")

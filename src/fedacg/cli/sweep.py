@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from fedacg.bench.grid import Axis, Point, expand, parse_axis
-from fedacg.cli.run import Quiet, Recipe, Set, parse_seeds, stopped
+from fedacg.cli.run import Method, Quiet, Recipe, Seeds, Set, parse_seeds, stopped
 from fedacg.cli.several import DryRun, Resume, announce, play_missing, show
 from fedacg.experiment import Experiment, find, override, with_method
 from fedacg.session import Session
@@ -19,12 +19,8 @@ def sweep(
         list[str],
         typer.Option("--grid", "-g", help="A key and its values, as in method.lam=0.8,0.9; may be given again."),
     ],
-    method: Annotated[
-        str | None, typer.Option("--method", "-m", help="In place of the recipe's; fedacg:lam=0.9 sets options.")
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", help="Numbers with commas between them; the recipe's by default.")
-    ] = None,
+    method: Method = None,
+    seeds: Seeds = None,
     settings: Set = None,
     out: Annotated[
         Path | None,

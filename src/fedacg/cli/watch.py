@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fedacg.cli.report import Target
 from fedacg.errors import InputError
 
 _POLITE = 5
@@ -21,15 +22,7 @@ def watch(
         typer.Argument(help="Run folders, or folders with run folders below, now or later.", show_default=False),
     ],
     port: Annotated[int, typer.Option("--port", "-p", help="The port to serve at; 0 takes one that is free.")] = 0,
-    target: Annotated[
-        list[float] | None,
-        typer.Option(
-            "--target",
-            "-t",
-            help="An accuracy to reach, as a fraction; may be given again. Without it, the experiments' own.",
-            show_default=False,
-        ),
-    ] = None,
+    target: Target = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the address.")] = False,
 ) -> None:
     """Look at runs while they go on: the report's page, kept up to date, on this machine."""
