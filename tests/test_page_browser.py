@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from browser import Browser, launched
-from fedacg.report import curves, live, write
+from fedacg.report import curves, live, payload, write
 from fedacg.report.live import LiveReport
 from fedacg.report.server import Server
 from folders import add_round, fake_run
@@ -310,6 +310,16 @@ def test_the_rounds_of_a_client_can_be_listed(browser: Browser) -> None:
     browser.all("#attendance select option")[1].click()
     assert browser.one("#attendance .span").text == f"rounds 1–10 of {ROUNDS} with client 1"
     assert browser.one("#attendance tbody tr:first-child").text.split() == ["1", "2", "1", "7"]
+
+
+def test_rounds_that_are_left_out_are_told(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload, "VISITS", 20)
+    fake_run(tmp_path / "run", [0.5] * 30, cohort=(0, 7))
+    write([tmp_path / "run"], tmp_path / "out")
+    browser.open(tmp_path / "out" / "index.html")
+    assert browser.one("#attendance .span").text == "rounds 1–28 of 10 listed, one in 3"
 
 
 def test_commands_can_be_copied_where_that_is_allowed_and_are_selected_where_not(browser: Browser) -> None:

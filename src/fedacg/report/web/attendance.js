@@ -53,11 +53,12 @@ class AttendanceTable {
   }
 
   span(places, shown) {
-    const { rounds } = this.attendance;
+    const { rounds, every } = this.attendance;
+    const thinned = every > 1 ? ` listed, one in ${every}` : "";
     const of = this.client.value === "" ? "" : ` with client ${this.client.value}`;
-    if (!shown.length) return `no round${of}`;
+    if (!shown.length) return `no round${thinned}${of}`;
     const [from, to] = [rounds[shown[0]], rounds[shown.at(-1)]];
-    return `rounds ${from}–${to} of ${places.length}${of}`;
+    return `rounds ${from}–${to} of ${places.length}${thinned}${of}`;
   }
 
   row(place) {

@@ -3,20 +3,23 @@
 async function watch(status, update) {
   let seen = status.dataset.version;
   for (;;) {
-    let wait = 5;
-    try {
-      const answer = await fetch(`live.json?seen=${seen}`);
-      if (!answer.ok) throw new Error(answer.statusText);
-      const news = await answer.json();
-      if (news.version !== seen) update(news);
-      ({ version: seen, wait } = news);
-      status.textContent = `live, as of ${new Date().toLocaleTimeString()}`;
-      status.classList.remove("lost");
-    } catch {
-      status.textContent = "not connected; this is what was last seen";
-      status.classList.add("lost");
-    }
-    await new Promise((resume) => setTimeout(resume, 1000 * wait));
+    const news = await ask(seen);
+    const now = new Date().toLocaleTimeString();
+    status.textContent = news ? `live, as of ${now}` : "not connected; this is what was last seen";
+    status.classList.toggle("lost", !news);
+    if (news && news.version !== seen) update(news);
+    seen = news?.version ?? seen;
+    await new Promise((resume) => setTimeout(resume, 1000 * (news?.wait ?? 5)));
+  }
+}
+
+/** The newest state of the report, or null where nobody answers. */
+async function ask(seen) {
+  try {
+    const answer = await fetch(`live.json?seen=${seen}`);
+    return answer.ok ? await answer.json() : null;
+  } catch {
+    return null;
   }
 }
 
