@@ -437,6 +437,12 @@ def wait_for(condition: Callable[[], Any], seconds: float = 30) -> bool:
     return True
 
 
+def text(browser: Browser, selector: str, place: int = 0) -> str:
+    """What an element says, in one step: a live page may replace it between finding and reading it."""
+    found: str = browser.js("document.querySelectorAll(arguments[0])[arguments[1]]?.innerText", selector, place)
+    return found or ""
+
+
 def test_a_live_page_keeps_up_and_keeps_what_was_chosen(
     window: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,23 +458,24 @@ def test_a_live_page_keeps_up_and_keeps_what_was_chosen(
             window.all("table.sortable thead button")[2].click()
             add_round(first, 3, 0.6)
             assert wait_for(lambda: values(window) == {"fedavg": "60.00"})
-            assert wait_for(lambda: "3 of 100 rounds" in window.one(".notes").text)
+            assert wait_for(lambda: "3 of 100 rounds" in text(window, ".notes"))
             second = fake_run(tmp_path / "runs" / "b", [0.3], "fedacg", finished=False)
             assert wait_for(lambda: drawn(window) == ["fedavg", "fedacg"])
             assert column(window, 0) == ["fedacg", "fedavg"]
             window.one(".legend li[data-label=fedavg] label").click()
-            window.all("summary")[1].click()
+            window.js("document.querySelectorAll('summary')[1].click()")
             add_round(second, 2, 0.4)
             assert wait_for(lambda: values(window)["fedacg"] == "40.00")
             assert drawn(window) == ["fedacg"]
-            assert wait_for(lambda: "2 / 100 rounds" in window.all("summary")[1].text)
-            assert [each.get_attribute("data-run") for each in window.all("details[open]")] == ["fedacg"]
-            assert window.one("#live").text.startswith("live, as of ")
+            assert wait_for(lambda: "2 / 100 rounds" in text(window, "summary", 1))
+            opened = "[...document.querySelectorAll('details[open]')].map(d => d.dataset.run)"
+            assert window.js(opened) == ["fedacg"]
+            assert text(window, "#live").startswith("live, as of ")
             assert wait_for(lambda: len(window.all(".heat img")) == 1)
         finally:
             server.shutdown()
             thread.join()
-    assert wait_for(lambda: window.one("#live").text.startswith("not connected"))
+    assert wait_for(lambda: text(window, "#live").startswith("not connected"))
     assert drawn(window) == ["fedacg"]
     window.open("about:blank")
     window.complaints()
