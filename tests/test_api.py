@@ -206,15 +206,20 @@ def test_updates_weigh_by_examples_or_all_the_same(weights: str, shares: tuple[f
     assert torch.allclose(both, shares[0] * alone[0] + shares[1] * alone[1], rtol=0, atol=1e-14)
 
 
-def test_a_run_that_was_interrupted_is_resumed_to_the_bit(tmp_path: Path) -> None:
-    whole = run(rounds=6, method="fedacg")
+def interrupted(after: int, **arguments: Any) -> None:
+    """A run whose caller makes a mistake after so many rounds."""
 
     def stop(metrics: RoundMetrics) -> None:
-        if metrics.round == 4:
+        if metrics.round == after:
             raise RuntimeError("the user's own mistake")
 
     with pytest.raises(RuntimeError, match="the user's own mistake"):
-        run(rounds=6, method="fedacg", out=tmp_path / "run", on_round=stop)
+        run(**arguments, on_round=stop)
+
+
+def test_a_run_that_was_interrupted_is_resumed_to_the_bit(tmp_path: Path) -> None:
+    whole = run(rounds=6, method="fedacg")
+    interrupted(4, rounds=6, method="fedacg", out=tmp_path / "run")
     seen: list[int] = []
     resumed = run(
         rounds=6,
@@ -228,6 +233,16 @@ def test_a_run_that_was_interrupted_is_resumed_to_the_bit(tmp_path: Path) -> Non
     assert resumed.history.accuracy == whole.history.accuracy
     assert resumed.folder == tmp_path / "run"
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {"summary.json", "checkpoint.safetensors"}
+
+
+@pytest.mark.parametrize("other", [[[0, 1], [2, 3], [0, 2]], None])
+def test_a_run_is_not_resumed_with_other_cohorts(tmp_path: Path, other: Any) -> None:
+    cohorts = [[0, 1], [1, 2], [0, 2]]
+    interrupted(2, cohorts=cohorts, out=tmp_path / "run")
+    with pytest.raises(InputError, match=r"^cohorts: round \d asked clients \[\d, \d\], but "):
+        run(cohorts=other, out=tmp_path / "run", resume=True)
+    whole = run(cohorts=cohorts)
+    assert torch.equal(run(cohorts=cohorts, out=tmp_path / "run", resume=True).vector, whole.vector)
 
 
 def test_a_run_is_not_resumed_with_another_model(tmp_path: Path) -> None:

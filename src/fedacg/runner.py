@@ -23,7 +23,7 @@ from fedacg.federation import Federation, Moment
 from fedacg.ingredients import GIVEN, Ingredients, assemble, group, prepare
 from fedacg.metrics import History, Reached, RoundMetrics
 from fedacg.recording import Recorder
-from fedacg.sampling import Presence
+from fedacg.sampling import Presence, Sampling
 from fedacg.states import ClientStates
 from fedacg.store import RunFolder, load_moment
 from fedacg.vector import FlatModel, clone, sha256
@@ -102,6 +102,8 @@ def play(
             if moment is not None:
                 _check_fit(moment, federation.moment)
                 _check_states(ingredients, history, memory)
+                if presence is None:
+                    _check_cohorts(history, federation.sampling)
                 federation.resume(moment)
             return _play(experiment, ingredients, federation, store, history, observers)
     finally:
@@ -224,6 +226,17 @@ def _check_states(ingredients: Ingredients, history: History, memory: ClientStat
     if ingredients.method.state and seen - memory.clients:
         missing = ", ".join(map(str, sorted(seen - memory.clients)[:5]))
         raise InputError(f"clients/: the states of clients that took part are missing, such as {missing}")
+
+
+def _check_cohorts(history: History, sampling: Sampling) -> None:
+    """Refuse to go on with other cohorts than those the run began with."""
+    for metrics in history:
+        asked = sampling.attendance(metrics.round).asked
+        if asked != metrics.cohort:
+            raise InputError(
+                f"cohorts: round {metrics.round} asked clients {list(metrics.cohort)}, "
+                f"but with these settings it would have asked {list(asked)}"
+            )
 
 
 def _check_fit(found: Moment, expected: Moment) -> None:
