@@ -14,7 +14,7 @@ from fedacg.errors import InputError, RunError
 from fedacg.experiment import Experiment, read_toml
 from fedacg.ingredients import prepare
 from fedacg.methods import METHODS
-from fedacg.metrics import read_metrics
+from fedacg.metrics import RoundMetrics, read_metrics
 from fedacg.runner import load_model, play
 from fedacg.store import RunFolder, load_moment
 from fedacg.vector import sha256
@@ -179,6 +179,28 @@ def test_kill_9_at_five_random_moments_and_resume_give_the_same_bits(fedacg: Com
     )
     whole, killed = digests_with_and_without_kills(folder, 5, random.Random(7))
     assert whole == killed
+
+
+@pytest.mark.parametrize(("written", "saved"), [(True, 3), (False, 2)])
+def test_ctrl_c_at_a_rounds_line_saves_what_has_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool, saved: int
+) -> None:
+    append = RunFolder.append
+
+    def interrupted(store: RunFolder, metrics: RoundMetrics) -> None:
+        if metrics.round < 3 or written:
+            append(store, metrics)
+        if metrics.round == 3:
+            raise KeyboardInterrupt
+
+    experiment = tiny(tmp_path, "rounds=6")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            play(experiment, prepare(experiment), folder=tmp_path / "killed")
+    assert load_moment(tmp_path / "killed").round == saved == lines(tmp_path)
+    resumed = play(experiment, prepare(experiment), folder=tmp_path / "killed", resume=True)
+    assert torch.equal(resumed.vector, play(experiment, prepare(experiment)).vector)
 
 
 @pytest.mark.slow

@@ -164,6 +164,8 @@ def _play_rounds(
             error.add_note(f"round {done.round} is kept in {store.checkpoint_path}")
         raise
     finally:
+        if store and done.round < federation.moment.round == store.rounds:
+            done = federation.moment  # Ctrl-C came between a round's line and here
         if store and done is not saved:
             _save(store, done, federation.memory)
 

@@ -92,6 +92,11 @@ class RunFolder:
             raise ValueError("begin or resume comes first")
         _guard(self.metrics_path, lambda: (file.write(metrics.to_json() + "\n"), file.flush()))
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds have their line."""
+        return self.metrics_path.read_bytes().count(b"\n")
+
     def save(self, moment: Moment) -> None:
         """Write a checkpoint in place of the last one."""
         file = self._metrics

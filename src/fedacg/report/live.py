@@ -72,8 +72,9 @@ class LiveReport:
         self._material = self._gather(found)
         self._files = files
         if list(self._runs) != before:
-            # Data may take seconds to read, and the rest of the page need not wait for them.
-            Thread(target=self._deal, args=[self._runs], daemon=True).start()
+            # Data may take seconds to read, and the rest of the page need not wait for them. Not a daemon: the
+            # interpreter would end it in the midst of PyTorch's code, which aborts the program.
+            Thread(target=self._deal, args=[self._runs]).start()
 
     def _deal(self, runs: dict[Path, Run]) -> None:
         """See who holds what, which makes another version of the page."""
