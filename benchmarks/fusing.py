@@ -13,12 +13,13 @@ from time import process_time
 
 import torch
 
-from fedacg import fused, local, methods, models
+from fedacg import methods, models
+from fedacg.core.vector import FlatModel
 from fedacg.data.examples import TensorExamples
 from fedacg.data.pipelines import PlainPipeline
-from fedacg.engines.base import one_thread
-from fedacg.local import LocalSettings, Visit
-from fedacg.vector import FlatModel
+from fedacg.simulation import fused, local
+from fedacg.simulation.engine import one_thread
+from fedacg.simulation.local import LocalSettings, Visit
 
 MODELS: dict[str, tuple[str, int, dict[str, object]]] = {
     "logistic, 64": ("logistic", 64, {}),

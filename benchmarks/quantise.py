@@ -13,10 +13,10 @@ from time import perf_counter
 import torch
 from torch.nn.functional import cross_entropy
 
+from fedacg.core.vector import FlatModel
 from fedacg.engines import one_thread
+from fedacg.methods.quantise import BITS, Quantised
 from fedacg.models import build
-from fedacg.quantise import BITS, Quantised
-from fedacg.vector import FlatModel
 
 STEPS = 50
 

@@ -11,7 +11,7 @@ import cProfile
 import pstats
 from contextlib import ExitStack
 
-from fedacg.engines.base import one_thread
+from fedacg.simulation.engine import one_thread
 from speed import WORKLOADS, our_rounds
 
 PARTS = {

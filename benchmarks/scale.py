@@ -20,11 +20,11 @@ from time import perf_counter
 
 from matplotlib.figure import Figure
 
+from fedacg.config.experiment import Experiment
 from fedacg.engines import start
-from fedacg.engines.base import one_thread
-from fedacg.experiment import Experiment
-from fedacg.ingredients import assemble, prepare
-from fedacg.states import ClientStates
+from fedacg.runs.build import assemble, prepare
+from fedacg.runs.client_states import ClientStates
+from fedacg.simulation.engine import one_thread
 
 COHORTS = (10, 100, 1000)
 CLIENTS = (1_000, 100_000, 10_000_000)

@@ -23,13 +23,13 @@ import torch
 from torch import nn
 
 from fedacg import methods, models
+from fedacg.config.experiment import Experiment
 from fedacg.data.examples import FederatedData, SplitClients, TensorExamples
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.engines import start
-from fedacg.engines.base import one_thread
-from fedacg.experiment import Experiment
-from fedacg.ingredients import Ingredients, assemble
-from fedacg.states import ClientStates
+from fedacg.runs.build import Ingredients, assemble
+from fedacg.runs.client_states import ClientStates
+from fedacg.simulation.engine import one_thread
 
 METHODS = ("fedavg", "fedprox", "fedavgm", "fedacg")
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedacg import methods
+from fedacg.config.experiment import Experiment
 from fedacg.engines import one_thread
 from fedacg.engines.processes import ProcessEngine
-from fedacg.experiment import Experiment
-from fedacg.ingredients import Ingredients, assemble
-from fedacg.states import ClientStates
+from fedacg.runs.build import Ingredients, assemble
+from fedacg.runs.client_states import ClientStates
 from speed import Workload
 
 WORKLOAD = Workload("resnet18", 500, 100, (3, 32, 32), cohort=10, epochs=5, batch=10)

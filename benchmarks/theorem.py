@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from fedacg import methods
+from fedacg.config.experiment import Experiment
 from fedacg.data.own import from_pairs
 from fedacg.engines import one_thread
 from fedacg.engines.serial import SerialEngine
-from fedacg.experiment import Experiment
-from fedacg.ingredients import Ingredients, assemble
-from fedacg.states import ClientStates
+from fedacg.runs.build import Ingredients, assemble
+from fedacg.runs.client_states import ClientStates
 
 CLIENTS, COHORT, DIMENSIONS, STEPS = 20, 5, 10, 4
 START = 20.0

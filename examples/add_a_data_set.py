@@ -7,10 +7,10 @@ fedacg run quickstart --set data.name=add_a_data_set:load --set data.split=natur
 import numpy as np
 from sklearn.datasets import load_wine
 
+from fedacg.config.experiment import Experiment
 from fedacg.data import Dataset, dataset
-from fedacg.experiment import Experiment
-from fedacg.ingredients import prepare
-from fedacg.runner import play
+from fedacg.runs.build import prepare
+from fedacg.runs.runner import play
 
 
 def load() -> Dataset:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedacg.core.randomness import numpy_generator
+from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import Examples
 from fedacg.errors import InputError
-from fedacg.ingredients import Ingredients
 from fedacg.models.staged import StagedModel
-from fedacg.randomness import numpy_generator
-from fedacg.recording import Recorded
-from fedacg.vector import FlatModel, clone
+from fedacg.runs.build import Ingredients
+from fedacg.runs.recording import Recorded
 
 _COLUMNS = 4096
 """Features that are in float64 at a time, beside those in the network's own type."""

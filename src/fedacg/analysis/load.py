@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fedacg import recording
 from fedacg.analysis.lines import Ink
+from fedacg.config.experiment import Experiment
 from fedacg.errors import InputError
-from fedacg.experiment import Experiment
-from fedacg.ingredients import GIVEN, Ingredients, prepare
-from fedacg.metrics import History
 from fedacg.report.runs import Run, find_runs, group_runs, load_run
+from fedacg.runs import recording
+from fedacg.runs.build import GIVEN, Ingredients, prepare
+from fedacg.runs.metrics import History
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fedacg import recording
-from fedacg.analysis import pictures, spread, words
-from fedacg.analysis.finding import Drawing, Finding, by_group, summary_column, to_csv
+from fedacg.analysis import captions, pictures, spread
 from fedacg.analysis.lines import Line, over_seeds
 from fedacg.analysis.load import Subject
-from fedacg.metrics import RoundMetrics
-from fedacg.stability import squared_deviations, stability
+from fedacg.analysis.result import Drawing, Finding, by_group, summary_column, to_csv
+from fedacg.analysis.stability import squared_deviations, stability
+from fedacg.runs import recording
+from fedacg.runs.metrics import RoundMetrics
 
 _FIGURES = (
     "divergence_relative",
@@ -43,7 +43,7 @@ def divergence_of(subjects: Sequence[Subject]) -> Finding:
         whole, {name: [line for line in lines if len(line.xs)] for name, lines in parts.items()}
     )
     return Finding(
-        [Drawing("divergence", *words.DIVERGENCE, figure)],
+        [Drawing("divergence", *captions.DIVERGENCE, figure)],
         {"divergence.csv": to_csv(heads, rows)},
         [summary_column("divergence", subjects, [_mean(s, "divergence_relative") for s in subjects])],
     )
@@ -70,7 +70,7 @@ def stability_of(subjects: Sequence[Subject], window: float) -> Finding:
             line = over_seeds(group[0].ink, squares)
             steady.append(pictures.Steadiness(line, statistics.fmean(means), deviation))
     heads = ["method", "seed", "round", "accuracy", "moving_average", "squared_deviation_points"]
-    title, caption, alt = words.STABILITY
+    title, caption, alt = captions.STABILITY
     return Finding(
         [Drawing("stability", title, caption.format(window=f"{window:g}"), alt, pictures.stability(steady))],
         {"stability.csv": to_csv(heads, rows)},
@@ -99,7 +99,7 @@ def drift_of(subjects: Sequence[Subject]) -> Finding:
             pictures.Strip(group[0].ink, round, np.array(found)) for round, found in cosines.items() if found
         ]
     return Finding(
-        [Drawing("drift", *words.DRIFT, pictures.drift(means, strips))],
+        [Drawing("drift", *captions.DRIFT, pictures.drift(means, strips))],
         {"drift.csv": to_csv(["method", "seed", "round", "client", "cosine"], rows)},
         [summary_column("cosine", subjects, [_mean(s, "cosine") for s in subjects])],
     )

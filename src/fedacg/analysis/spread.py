@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedacg.errors import InputError
-from fedacg.recording import Recorded
+from fedacg.runs.recording import Recorded
 
 WHOLE = "whole"
 """The name of the whole model beside its parts."""

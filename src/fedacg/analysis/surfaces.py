@@ -12,11 +12,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedacg import recording
-from fedacg.analysis import surface_picture, words
-from fedacg.analysis.finding import Drawing, Finding, Watcher, summary_column, to_csv
+from fedacg.analysis import captions, surface_picture
 from fedacg.analysis.load import Subject, together
 from fedacg.analysis.plane import Coordinates, Plane
+from fedacg.analysis.result import Drawing, Finding, Watcher, summary_column, to_csv
 from fedacg.analysis.surface import (
     Surface,
     axes,
@@ -28,7 +27,8 @@ from fedacg.analysis.surface import (
 )
 from fedacg.engines import EngineSettings
 from fedacg.errors import InputError
-from fedacg.ingredients import Ingredients
+from fedacg.runs import recording
+from fedacg.runs.build import Ingredients
 
 CORNERS = 3
 """Local models that span a plane."""
@@ -41,7 +41,7 @@ Score = Callable[[Tensor, Tensor], float]
 
 @dataclass(frozen=True)
 class Measure:
-    """Something that can be drawn over the plane, in words."""
+    """Something that can be drawn over the plane, in captions."""
 
     title: str
     name: str
@@ -204,7 +204,7 @@ def _drawing(subjects: Sequence[Subject], taken: Mapping[Path, Taken], name: str
         )
     measure = MEASURES[name]
     used = max(each.examples[name] for each in taken.values())
-    _, caption, alt = words.SURFACE
+    _, caption, alt = captions.SURFACE
     return Drawing(
         "surface" if name == "loss" else f"surface-{name}",
         measure.title,

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from fedacg.bench.plan import Block, Line
 from fedacg.bench.published import method_of, recipes_of, value_of
 from fedacg.bench.targets import REFERENCE, desk_targets, paper_targets, shares
-from fedacg.experiment import Experiment, find
-from fedacg.metrics import History, Reached
+from fedacg.config.experiment import Experiment, find
 from fedacg.report.cells import ABSENT, Cell, Column, columns_of, percent
 from fedacg.report.runs import load_run
 from fedacg.report.table import Effort, Row, Spread
+from fedacg.runs.metrics import History, Reached
 
 _NOTHING = Reached(0, False)
 """Stands for rounds that the paper does not report."""

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import torch
 
+from fedacg.config.experiment import Experiment
+from fedacg.core.messages import message_bytes
+from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import ViewExamples
 from fedacg.errors import RunError
-from fedacg.experiment import Experiment
-from fedacg.ingredients import Ingredients, sampling
-from fedacg.link import message_bytes
-from fedacg.metrics import History, RoundMetrics, read_metrics
-from fedacg.session import Session
-from fedacg.store import is_finished
-from fedacg.vector import FlatModel, clone
+from fedacg.runs.build import Ingredients, sampling
+from fedacg.runs.folder import is_finished
+from fedacg.runs.metrics import History, RoundMetrics, read_metrics
+from fedacg.runs.session import Session
 
 _ENOUGH = 0.25
 """Seconds of training that make a trial worth believing."""

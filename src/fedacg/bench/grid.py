@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
 
-from fedacg.bench.places import place
+from fedacg.bench.folders import place
+from fedacg.config.experiment import Experiment, Tree, override
 from fedacg.errors import InputError
-from fedacg.experiment import Experiment, Tree, override
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedacg.bench import published
-from fedacg.bench.places import place, run_name
+from fedacg.bench.folders import place, run_name
 from fedacg.bench.targets import REFERENCE
+from fedacg.config.experiment import Experiment, MethodSettings, Tree, find, override
 from fedacg.errors import InputError, unknown
-from fedacg.experiment import Experiment, MethodSettings, Tree, find, override
 
 SCALES = ("desk", "paper")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from fedacg.config.experiment import Experiment, MethodSettings, recipe_names, with_method
 from fedacg.errors import unknown
-from fedacg.experiment import Experiment, MethodSettings, recipe_names, with_method
 
 _SETTINGS = {
     # clients, part of them a round, split: what follows the data set in the recipe's name

@@ -19,8 +19,8 @@ from fedacg.cli.report import report
 from fedacg.cli.run import compare, run
 from fedacg.cli.sweep import sweep
 from fedacg.cli.watch import watch
+from fedacg.config.experiment import find, recipe_names
 from fedacg.errors import InputError, RunError
-from fedacg.experiment import find, recipe_names
 from fedacg.version import __version__
 
 app = typer.Typer(

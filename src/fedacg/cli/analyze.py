@@ -17,7 +17,7 @@ from rich.table import Column
 from fedacg.errors import InputError
 
 if TYPE_CHECKING:
-    from fedacg.analysis.finding import Watcher
+    from fedacg.analysis.result import Watcher
 
 _LINE_SECONDS = 30
 

@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 
 from fedacg.bench.plan import Block, make_plan
+from fedacg.cli.multi_run import DryRun, Resume, announce, play_missing, show
 from fedacg.cli.run import Quiet, Set, parse_names, parse_seeds, refuse_options, stopped
-from fedacg.cli.several import DryRun, Resume, announce, play_missing, show
 from fedacg.errors import DataMissing
-from fedacg.session import Session
+from fedacg.runs.session import Session
 
 
 def bench(
@@ -92,7 +92,7 @@ def _command(block: Block, methods: str | None, seeds: str | None, settings: lis
 def _show(console: Console, block: Block, command: str, quiet: bool) -> None:
     # Here and not above: matplotlib takes longer to load than most commands take to run.
     from fedacg.bench.comparison import compare
-    from fedacg.bench.written import Printed, title, write
+    from fedacg.bench.render import Printed, title, write
 
     comparison = compare(block)
     written = write(comparison, command)

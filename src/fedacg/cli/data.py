@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedacg.data import catalogue, download, splits, synthetic
+from fedacg.config.data import DataSettings
+from fedacg.config.experiment import Experiment
+from fedacg.data import catalogue, download, splits
 from fedacg.data.files import data_root
-from fedacg.data.settings import DataSettings
+from fedacg.data.sources import synthetic
 from fedacg.errors import InputError
-from fedacg.experiment import Experiment
 
 if TYPE_CHECKING:
     from fedacg.report.labels import Figures

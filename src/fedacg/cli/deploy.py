@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from fedacg.cli.run import Set
+from fedacg.config.experiment import find, with_method
 from fedacg.errors import InputError
-from fedacg.experiment import find, with_method
 
 app = typer.Typer(help="Run an experiment on a federation of real nodes, with Flower.", no_args_is_help=True)
 
@@ -34,12 +34,12 @@ def init(
     ] = False,
 ) -> None:
     """Write a Flower app that plays an experiment with real nodes."""
-    from fedacg.flower import scaffold
+    from fedacg.flower import app_template
 
     tree = find(recipe)
     if method:
         tree = with_method(tree, method)
-    experiment = scaffold.describe(tree, settings or [], nodes, own_data)
-    for path in scaffold.write(folder, experiment, nodes):
+    experiment = app_template.describe(tree, settings or [], nodes, own_data)
+    for path in app_template.write(folder, experiment, nodes):
         typer.echo(path)
     typer.echo(f"how to start it: {folder / 'README.md'}")

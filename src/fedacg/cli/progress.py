@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from fedacg.experiment import Experiment
-from fedacg.metrics import History, RoundMetrics
-from fedacg.runner import Observer
+from fedacg.config.experiment import Experiment
+from fedacg.runs.metrics import History, RoundMetrics
+from fedacg.runs.runner import Observer
 
 _LINE_SECONDS = 30
 

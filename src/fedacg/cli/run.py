@@ -7,14 +7,14 @@ import typer
 from rich.console import Console
 
 from fedacg.cli.progress import make_progress
+from fedacg.config.experiment import Experiment, Tree, find, override, with_method
 from fedacg.errors import InputError
-from fedacg.experiment import Experiment, Tree, find, override, with_method
-from fedacg.ingredients import prepare
-from fedacg.loggers import make_loggers
-from fedacg.metrics import human_bytes
-from fedacg.runner import Result, play
-from fedacg.session import Session
-from fedacg.store import is_finished
+from fedacg.runs.build import prepare
+from fedacg.runs.folder import is_finished
+from fedacg.runs.loggers import make_loggers
+from fedacg.runs.metrics import human_bytes
+from fedacg.runs.runner import Result, play
+from fedacg.runs.session import Session
 
 Recipe = Annotated[str, typer.Argument(help="A recipe's name or a TOML file.", show_default=False)]
 Method = Annotated[

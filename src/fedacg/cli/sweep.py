@@ -7,10 +7,10 @@ import typer
 from rich.console import Console
 
 from fedacg.bench.grid import Axis, Point, expand, parse_axis
+from fedacg.cli.multi_run import DryRun, Resume, announce, play_missing, show
 from fedacg.cli.run import Method, Quiet, Recipe, Seeds, Set, parse_seeds, stopped
-from fedacg.cli.several import DryRun, Resume, announce, play_missing, show
-from fedacg.experiment import Experiment, find, override, with_method
-from fedacg.session import Session
+from fedacg.config.experiment import Experiment, find, override, with_method
+from fedacg.runs.session import Session
 
 
 def sweep(
@@ -55,7 +55,7 @@ def sweep(
 
 def _show(console: Console, axes: list[Axis], points: list[Point], folder: Path, quiet: bool) -> None:
     # Here and not above: matplotlib takes longer to load than most commands take to run.
-    from fedacg.bench.swept import write
+    from fedacg.bench.sweep_report import write
 
     written = write(axes, points, folder)
     if quiet:

@@ -11,19 +11,9 @@ from typing import Protocol
 import torch
 
 from fedacg import errors
-from fedacg.data import (
-    celeba,
-    cifar,
-    digits,
-    femnist,
-    folder,
-    idx,
-    own,
-    shakespeare,
-    splits,
-    synthetic,
-    tiny_imagenet,
-)
+from fedacg.config.data import DataSettings
+from fedacg.core.randomness import numpy_generator
+from fedacg.data import folder, own, splits
 from fedacg.data.augment import Augment
 from fedacg.data.examples import (
     Contents,
@@ -39,9 +29,8 @@ from fedacg.data.examples import (
 )
 from fedacg.data.files import data_root
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
-from fedacg.data.settings import DataSettings
+from fedacg.data.sources import celeba, cifar, digits, femnist, idx, shakespeare, synthetic, tiny_imagenet
 from fedacg.errors import InputError
-from fedacg.randomness import numpy_generator
 
 BUILT_IN = "built in"
 OWN = "your own"

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from fedacg import errors
-from fedacg.data import cifar, tiny_imagenet
 from fedacg.data.catalogue import NAMES
 from fedacg.data.files import data_root
+from fedacg.data.sources import cifar, tiny_imagenet
 from fedacg.errors import InputError
 
 TIMEOUT = 60.0

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedacg.config.data import DataSettings
 from fedacg.data.dirichlet import Floats, Ints, log_gammas, ratios, serve
-from fedacg.data.settings import DataSettings
 from fedacg.errors import InputError
 
 

@@ -2,10 +2,19 @@
 
 import os
 
-from fedacg.engines.base import Answer, Engine, EngineSettings, Evaluation, Job, Task, check_device, one_thread
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError
+from fedacg.simulation.engine import (
+    Answer,
+    Engine,
+    EngineSettings,
+    Evaluation,
+    Job,
+    Task,
+    check_device,
+    one_thread,
+)
 
 __all__ = ["Answer", "Engine", "EngineSettings", "Evaluation", "Job", "Task", "one_thread", "start"]
 
@@ -23,7 +32,7 @@ def start(settings: EngineSettings) -> Engine:
 def _ray_engine(settings: EngineSettings) -> Engine:
     """Imports Ray, which nobody else does: it is an extra of the package, and large."""
     try:
-        from fedacg.engines.ray_engine import RayEngine
+        from fedacg.engines.ray.engine import RayEngine
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise

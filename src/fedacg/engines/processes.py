@@ -5,18 +5,18 @@ What is given out when lives in schedule.py, the processes in pool.py, how they 
 
 from collections.abc import Iterator, Sequence
 
-from fedacg.engines.base import NOBODY, Answers, ClientMemory, Evaluation, Job, Task, groups
-from fedacg.engines.pool import Pool
-from fedacg.engines.protocol import (
+from fedacg.core.messages import Message
+from fedacg.engines.dispatch import evaluate, in_order, longest_first, message_rooms, prepare, widest_window
+from fedacg.engines.orders import (
     Broadcast,
     Room,
     Setup,
     TrainedInSlot,
     TrainInSlot,
 )
-from fedacg.engines.schedule import evaluate, in_order, longest_first, message_rooms, prepare, widest_window
-from fedacg.engines.shared import Segment, freeze, read_message, write_message
-from fedacg.link import Message
+from fedacg.engines.process_pool import Pool
+from fedacg.engines.shared_memory import Segment, freeze, read_message, write_message
+from fedacg.simulation.engine import NOBODY, Answers, ClientMemory, Evaluation, Job, Task, groups
 
 
 class ProcessEngine:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from fedacg.engines.base import NOBODY, Answers, ClientMemory, Evaluation, Job, Task, chunks, groups, total
+from fedacg.core.messages import Message
 from fedacg.engines.worker import Worker
-from fedacg.link import Message
+from fedacg.simulation.engine import NOBODY, Answers, ClientMemory, Evaluation, Job, Task, chunks, groups, total
 
 
 class SerialEngine:

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedacg import fused
+from fedacg.core.devices import place, seed_layers
+from fedacg.core.messages import Message
+from fedacg.core.randomness import stream_seed
+from fedacg.core.vector import FlatModel, clone
+from fedacg.data.device_copy import settle
 from fedacg.data.examples import Examples, fetch, labels
-from fedacg.data.residence import settle
-from fedacg.devices import place, seed_layers
-from fedacg.engines.base import Answer, Answers, ClientMemory, Evaluation, Job, Task, check_device
-from fedacg.link import Message
-from fedacg.local import Visit, train
 from fedacg.methods.objective import Assignment, Departure, Forward
-from fedacg.randomness import stream_seed
-from fedacg.vector import FlatModel, clone
+from fedacg.simulation import fused
+from fedacg.simulation.engine import Answer, Answers, ClientMemory, Evaluation, Job, Task, check_device
+from fedacg.simulation.local import Visit, train
 
 _HOST = torch.device("cpu")
 

@@ -11,11 +11,11 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
-from fedacg.engines.base import Job
-from fedacg.engines.protocol import Broadcast, Hello, Order, Room, Setup, Train, TrainedInSlot, TrainInSlot
-from fedacg.engines.service import Service
-from fedacg.engines.shared import end_of, read_message, receive_segment, thaw, write_message
+from fedacg.engines.orders import Broadcast, Hello, Order, Room, Setup, Train, TrainedInSlot, TrainInSlot
+from fedacg.engines.shared_memory import end_of, read_message, receive_segment, thaw, write_message
 from fedacg.engines.worker import Worker
+from fedacg.engines.worker_loop import Service
+from fedacg.simulation.engine import Job
 
 
 class WorkerProcess(Service):

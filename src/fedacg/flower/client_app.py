@@ -12,16 +12,16 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedacg.config.experiment import Experiment
 from fedacg.engines import Job, one_thread
 from fedacg.engines.serial import SerialEngine
 from fedacg.engines.worker import Worker
 from fedacg.errors import RunError
-from fedacg.experiment import Experiment
 from fedacg.flower.node_data import NodeData, read_node_data
 from fedacg.flower.options import NodeOptions, node_options, read_experiment
 from fedacg.flower.records import Order, announcement, read_order, tested, unpack, upload
-from fedacg.ingredients import make_job, prepare
-from fedacg.states import ClientStates
+from fedacg.runs.build import make_job, prepare
+from fedacg.runs.client_states import ClientStates
 
 
 def make(path: Path) -> ClientApp:

@@ -13,15 +13,15 @@ import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from fedacg import link
-from fedacg.engines.base import Answer, Answers, ClientMemory, Evaluation, Job, Task, total
+from fedacg.core import messages
+from fedacg.core.vector import FlatModel, clone
 from fedacg.engines.serial import SerialEngine
 from fedacg.flower.checks import Refused
 from fedacg.flower.exchange import ask, content
 from fedacg.flower.nodes import Nodes
 from fedacg.flower.options import ServerOptions
 from fedacg.flower.records import Order, UploadReader, order, pack, read_tested
-from fedacg.vector import FlatModel, clone
+from fedacg.simulation.engine import Answer, Answers, ClientMemory, Evaluation, Job, Task, total
 
 _log = logging.getLogger("flwr")
 _VISIT = "visit"
@@ -42,7 +42,7 @@ class GridEngine:
         flat = FlatModel(clone(job.module), channels_last=job.channels_last)
         self._uploads = UploadReader(job.method, flat, self._options.max_norm)
 
-    def train(self, broadcast: link.Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
+    def train(self, broadcast: messages.Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
         vectors, serving, deadline = pack(broadcast), self._nodes.serving, self._options.deadline
         messages = {}
         for task in tasks:
@@ -67,7 +67,7 @@ class GridEngine:
         self.lost = lost
         return (Answers.of_one(task, answers[task.client]) for task in tasks if task.client in answers)
 
-    def evaluate(self, model: link.Message) -> Evaluation:
+    def evaluate(self, model: messages.Message) -> Evaluation:
         if self._options.tested_by == "nobody":
             return total([])
         if self._options.tested_by == "auto" and len(self._job.data.test):

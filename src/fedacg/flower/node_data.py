@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedacg.config.experiment import Experiment
 from fedacg.data import folder
 from fedacg.data.examples import Examples, FederatedData
 from fedacg.errors import InputError
-from fedacg.experiment import Experiment
 from fedacg.flower.options import NodeOptions, has_own_data
 from fedacg.flower.records import Announcement
-from fedacg.ingredients import load_data
+from fedacg.runs.build import load_data
 from fedacg.version import __version__
 
 

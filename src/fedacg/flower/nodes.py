@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fedacg.flower.checks import Refused
 from fedacg.flower.exchange import Post, content
+from fedacg.flower.membership import Roll
 from fedacg.flower.records import Announcement, read_announcement
-from fedacg.flower.roll import Roll
 from fedacg.version import __version__
 
 _log = logging.getLogger("flwr")

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from fedacg.engines.base import EngineSettings
+from fedacg.config.experiment import Experiment, SaveSettings, find, parse
+from fedacg.config.section import Section
 from fedacg.errors import InputError
-from fedacg.experiment import Experiment, SaveSettings, find, parse
 from fedacg.flower.checks import MAX_EXAMPLES
-from fedacg.settings import Section
+from fedacg.simulation.engine import EngineSettings
 
 
 class ServerOptions(Section):

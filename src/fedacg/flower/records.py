@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedacg import link
-from fedacg.engines.base import Answer, Evaluation, Task
+from fedacg.core import messages
+from fedacg.core.vector import FlatModel
 from fedacg.errors import InputError
 from fedacg.flower.checks import Refused, Shaped, check_size, read_arrays
 from fedacg.methods import Method
-from fedacg.vector import FlatModel
+from fedacg.simulation.engine import Answer, Evaluation, Task
 
 ARRAYS, ORDER, METRICS, CLIENT = "arrays", "order", "metrics", "client"
 """The names of records."""
@@ -61,7 +61,7 @@ class Announcement:
     version: str
 
 
-def pack(message: link.Message) -> ArrayRecord:
+def pack(message: messages.Message) -> ArrayRecord:
     return ArrayRecord({name: Array(vector.numpy()) for name, vector in message.items()})
 
 

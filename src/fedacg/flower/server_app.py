@@ -8,16 +8,16 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedacg.config.experiment import Experiment
 from fedacg.errors import InputError
-from fedacg.experiment import Experiment
 from fedacg.flower.engine import GridEngine
+from fedacg.flower.membership import FILE, Membership, NamedRoll, Roll, SplitRoll
 from fedacg.flower.nodes import Nodes
 from fedacg.flower.options import ServerOptions, has_own_data, read_experiment, server_options
-from fedacg.flower.roll import FILE, Membership, NamedRoll, Roll, SplitRoll
-from fedacg.ingredients import load_data, prepare
-from fedacg.metrics import History, RoundMetrics, human_bytes
-from fedacg.runner import Result, play
-from fedacg.store import RunFolder
+from fedacg.runs.build import load_data, prepare
+from fedacg.runs.folder import RunFolder
+from fedacg.runs.metrics import History, RoundMetrics, human_bytes
+from fedacg.runs.runner import Result, play
 
 _log = logging.getLogger("flwr")
 

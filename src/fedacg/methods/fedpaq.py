@@ -9,7 +9,7 @@ How Q works, and the bytes it takes, is in quantise.py. (Reisizadeh et al., AIST
 from dataclasses import replace
 
 from fedacg.methods.method import Method, Modifier, Option
-from fedacg.quantise import BITS, Quantised
+from fedacg.methods.quantise import BITS, Quantised
 
 
 def quantise_upload(method: Method, bits: float) -> Method:

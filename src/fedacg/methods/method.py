@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from fedacg.core.messages import FullPrecision, Link
 from fedacg.errors import InputError
-from fedacg.link import FullPrecision, Link
 from fedacg.methods.objective import Correction, Empirical, Loss, LossFunction
 from fedacg.methods.rules import ServerRule
 

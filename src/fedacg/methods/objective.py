@@ -14,9 +14,9 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedacg.link import Message
+from fedacg.core.messages import Message
+from fedacg.core.vector import FlatModel
 from fedacg.models.staged import StagedModel
-from fedacg.vector import FlatModel
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """From the model's outputs and the labels to the mean loss of a batch."""

@@ -12,8 +12,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from fedacg.metrics import bytes_unit, human_bytes, three_digits
 from fedacg.report.table import Effort, Row, Spread
+from fedacg.runs.metrics import bytes_unit, human_bytes, three_digits
 
 ABSENT = "–"
 _MISSED = 1e15

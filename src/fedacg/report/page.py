@@ -17,8 +17,8 @@ from markupsafe import Markup
 
 from fedacg.report.attendance import attendances
 from fedacg.report.cells import Cell, Column
-from fedacg.report.facts import Facts, SplitPicture, data_url
-from fedacg.report.material import Material
+from fedacg.report.content import Material
+from fedacg.report.page_text import Facts, SplitPicture, data_url
 from fedacg.report.payload import to_json
 from fedacg.report.series import PALETTE
 from fedacg.report.split import Split

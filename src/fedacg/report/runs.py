@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from fedacg.errors import InputError
-from fedacg.metrics import History, read_metrics
 from fedacg.report.settings import (
     Settings,
     differing,
@@ -24,6 +23,7 @@ from fedacg.report.settings import (
     method_name,
     show,
 )
+from fedacg.runs.metrics import History, read_metrics
 
 EXPERIMENT, METRICS, SUMMARY = "experiment.toml", "metrics.jsonl", "summary.json"
 

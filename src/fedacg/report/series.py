@@ -11,8 +11,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from fedacg.metrics import History, bytes_unit
 from fedacg.report.runs import Group
+from fedacg.runs.metrics import History, bytes_unit
 
 Floats = NDArray[np.float64]
 Figures = Mapping[str, Sequence[float]]

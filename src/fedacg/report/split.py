@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from fedacg.config.data import DataSettings
+from fedacg.core.randomness import numpy_generator
 from fedacg.data import catalogue
-from fedacg.data.settings import DataSettings
 from fedacg.errors import InputError
-from fedacg.randomness import numpy_generator
 from fedacg.report import labels
 from fedacg.report.labels import Figures, LabelCounts
 from fedacg.report.runs import Run

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from fedacg.metrics import Reached
 from fedacg.report.runs import Group
+from fedacg.runs.metrics import Reached
 
 
 @dataclass(frozen=True)

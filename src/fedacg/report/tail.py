@@ -6,7 +6,7 @@ Reading a whole file, once, is `metrics.read_metrics`.
 from pathlib import Path
 
 from fedacg.errors import InputError
-from fedacg.metrics import History, RoundMetrics
+from fedacg.runs.metrics import History, RoundMetrics
 
 
 class Tail:

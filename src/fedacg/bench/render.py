@@ -1,0 +1,150 @@
+"""A comparison on a terminal, as Markdown, CSV and LaTeX, and on the page of its runs.
+
+The numbers come from `comparison`; page, curves and tables of the runs themselves from `report`.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+
+from fedacg import report
+from fedacg.bench.comparison import Comparison
+from fedacg.bench.effect import Dot, Effect
+from fedacg.bench.folders import spelled
+from fedacg.report.cells import Column, TerminalTable, to_markdown
+from fedacg.report.latex import to_latex
+from fedacg.report.page import Chapter
+from fedacg.report.table import Effort, Spread
+
+WORDS = (
+    'Under "at" stands the moving average of the test accuracy after so many rounds, in percent; under "to" the '
+    "rounds, or the bytes, until that average reached a target. The best of a column is bold, the next underlined."
+)
+
+_SWEPT = {"ablation-lambda": "lam", "ablation-beta": "beta"}
+"""Tables that are sweeps over an option of FedACG."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """The table for a terminal: in one piece where there is room, else in as few as will do."""
+
+    comparison: Comparison
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        pieces: list[list[Column]] = []
+        for group in self.comparison.groups:
+            longer = [*pieces[-1], *group] if pieces else []
+            if pieces and _width([self.comparison.method, *longer]) <= options.max_width:
+                pieces[-1] = longer
+            else:
+                pieces.append(group)
+        for place, piece in enumerate(pieces):
+            if place:
+                yield ""
+            yield TerminalTable([self.comparison.method, *piece])
+
+
+def _width(columns: Sequence[Column]) -> int:
+    """How wide a table wants to be."""
+    console = Console(width=1000, file=io.StringIO(), force_terminal=False)
+    lines = console.render_lines(TerminalTable(columns), pad=False)
+    return max(sum(segment.cell_length for segment in line) for line in lines)
+
+
+def write(comparison: Comparison, command: str) -> report.Report:
+    """Write bench.md, bench.csv and bench.tex, and the report on the runs, into the folder of the block.
+
+    The ablation of an option gets the picture of a sweep over it as well.
+    """
+    block, effect = comparison.block, _effect(comparison)
+    columns = [comparison.method, *(column for group in comparison.groups for column in group)]
+    chapter = Chapter(
+        "Beside the paper",
+        f"{title(comparison)}. {WORDS} {' '.join(map(_sentence, comparison.notes))}",
+        columns,
+        [effect.picture] if effect else [],
+    )
+    files = {
+        "bench.md": _markdown(comparison, columns, command).encode(),
+        "bench.csv": _csv(comparison).encode(),
+        "bench.tex": _latex(comparison, columns).encode(),
+        **(effect.files if effect else {}),
+    }
+    return report.write(list(block.runs), block.folder, comparison.targets, chapter, files)
+
+
+def _effect(comparison: Comparison) -> Effect | None:
+    key = _SWEPT.get(comparison.block.table)
+    if key is None:
+        return None
+    pairs = zip(comparison.block.lines, comparison.here, strict=True)
+    return Effect(
+        f"method.{key}",
+        [
+            Dot(f"{line.method.options[key]:g}", comparison.block.recipe, row.moving_average)
+            for line, row in pairs
+            if key in line.method.options
+        ],
+    )
+
+
+def title(comparison: Comparison) -> str:
+    """What the table is of."""
+    block = comparison.block
+    seeds = ", ".join(map(str, comparison.here[0].seeds))
+    return f"{block.table} at {block.scale} scale, {block.recipe}, seed{'s' * (',' in seeds)} {seeds}"
+
+
+def _sentence(note: str) -> str:
+    return f"{note[0].upper()}{note[1:]}."
+
+
+def _markdown(comparison: Comparison, columns: Sequence[Column], command: str) -> str:
+    notes = "\n".join(f"- {_sentence(note)}" for note in comparison.notes)
+    parts = [f"# {title(comparison)}", f"```bash\n{command}\n```", to_markdown(columns).strip(), WORDS, notes]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _latex(comparison: Comparison, columns: Sequence[Column]) -> str:
+    lines = [title(comparison), *map(_sentence, comparison.notes)]
+    return "".join(f"% {line}\n" for line in lines) + to_latex(columns)
+
+
+def _csv(comparison: Comparison) -> str:
+    """A row a number, as the published ones: full precision, and "100+" where a seed missed the target."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ["table", "scale", "recipe", "method", "run", "seeds", "metric", "paper_at", "paper", "at", "value", "std"]
+    )
+    block = comparison.block
+    for line, paper, here in zip(block.lines, comparison.paper, comparison.here, strict=True):
+        seeds = " ".join(map(str, here.seeds))
+        start = [block.table, block.scale, block.recipe, line.label, spelled(line.method), seeds]
+        both = zip(comparison.paper_rounds, comparison.rounds, strict=True)
+        spreads = [(paper.accuracy, here.accuracy), (paper.moving_average, here.moving_average)]
+        for (their_round, our_round), (theirs, ours) in zip(both, spreads, strict=True):
+            writer.writerow([*start, "accuracy", their_round, _spread(theirs)[0], our_round, *_spread(ours)])
+        for place, target in enumerate(comparison.targets):
+            goal = f"{100 * comparison.paper_targets[place]:g}"
+            ours_at = f"{100 * target:g}"
+            rounds = _effort(here.rounds_to[place])
+            writer.writerow([*start, "rounds_to", goal, _effort(paper.rounds_to[place])[0], ours_at, *rounds])
+            writer.writerow([*start, "bytes_to", "", "", ours_at, *_effort(here.bytes_to[place])])
+    return out.getvalue()
+
+
+def _spread(spread: Spread | None) -> tuple[str, str]:
+    if spread is None:
+        return "", ""
+    return f"{spread.mean:.10g}", "" if spread.std is None else f"{spread.std:.10g}"
+
+
+def _effort(effort: Effort) -> tuple[str, str]:
+    if effort.spread:
+        return _spread(effort.spread)
+    return ("", "") if not effort.spent else (f"{effort.spent}+", "")

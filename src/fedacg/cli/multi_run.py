@@ -1,0 +1,93 @@
+"""What `fedacg bench` and `fedacg sweep` share: listing runs with their cost, and playing what is missing."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedacg.bench.estimate import Estimate, estimate, human_seconds
+from fedacg.bench.folders import check_begun
+from fedacg.cli.progress import make_progress
+from fedacg.config.experiment import Experiment
+from fedacg.errors import RunError
+from fedacg.runs.folder import is_finished
+from fedacg.runs.metrics import human_bytes
+from fedacg.runs.session import Session
+
+Runs = Mapping[Path, Experiment]
+OURS = ("bench", "sweep", "effect")
+"""Of the files beside a page, those that every report does not have."""
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs and what they will cost.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with runs that were stopped; finished ones are kept anyway.")
+]
+
+
+def announce(console: Console, session: Session, runs: Runs, root: Path, *, resume: bool, quiet: bool) -> None:
+    """Check every run, and list them with an estimate of time and bytes."""
+    for folder, experiment in runs.items():
+        check_begun(folder, experiment, resume)
+    finished = [folder for folder, experiment in runs.items() if is_finished(folder, experiment)]
+    if quiet:
+        for experiment in (runs[folder] for folder in runs if folder not in finished):
+            session.prepare(experiment)
+        return
+    number = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    console.print(f"{number} below {root}, {len(finished)} of them finished", highlight=False)
+    with console.status("measuring how long a round takes"):
+        costs = estimate(session, runs)
+    console.print(_listing(runs, costs, finished, root))
+    console.print()
+
+
+def _listing(runs: Runs, costs: Mapping[Path, Estimate], finished: Sequence[Path], root: Path) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False, show_footer=True)
+    seconds = [cost.seconds for cost in costs.values()]
+    total = human_seconds(sum(each or 0 for each in seconds))
+    table.add_column("run", "together", overflow="fold")
+    table.add_column("rounds", justify="right")
+    table.add_column("sends", human_bytes(sum(cost.bytes for cost in costs.values())), justify="right")
+    table.add_column("time left", f"> {total}" if None in seconds else total, justify="right")
+    for folder, experiment in runs.items():
+        cost = costs[folder]
+        rounds = f"{cost.done} of {experiment.rounds}" if cost.done else f"{experiment.rounds}"
+        time = "?" if cost.seconds is None else human_seconds(cost.seconds)
+        left = "finished" if folder in finished else time
+        table.add_row(Text(str(folder.relative_to(root))), rounds, human_bytes(cost.bytes), left)
+    return table
+
+
+def play_missing(console: Console, session: Session, runs: Runs, *, quiet: bool) -> bool:
+    """Play what is not finished, each run on from where it stands; whether all got to their end.
+
+    A run that cannot go on is told, and left: the others can still be run, and the table made.
+    """
+    current, whole = "", True
+    progress = make_progress(console, quiet, lambda _: current)
+    for folder, experiment in runs.items():
+        if is_finished(folder, experiment):
+            continue
+        current = folder.name
+        try:
+            session.play(experiment, folder=folder, resume=True, observers=progress)
+        except RunError as error:
+            whole = False
+            for line in (str(error), *getattr(error, "__notes__", [])):
+                typer.echo(f"error: {folder}: {line}", err=True)
+    return whole
+
+
+def show(console: Console, table: RenderableType, notes: Sequence[str], written: Sequence[Path]) -> None:
+    """What was found: the table, what must be said about it, and where the rest is."""
+    console.print(table)
+    console.print()
+    for note in notes:
+        console.print(f"note: {note}", highlight=False, markup=False)
+    page = next(path for path in written if path.suffix == ".html")
+    typer.echo(f"report: {page}")
+    typer.echo(f"beside it: {', '.join(path.name for path in written if path.stem in OURS)}")

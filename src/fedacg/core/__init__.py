@@ -1,0 +1,1 @@
+"""The flat vector, streams of randomness, devices and messages."""

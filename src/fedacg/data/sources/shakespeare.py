@@ -1,0 +1,134 @@
+"""Shakespeare's plays by speaking role: 80 characters in, the next one out.
+
+The words of all roles lie one after another in one array of symbol codes, a byte a character. An example is a
+window on it, cut out when it is fetched. Of each role the first nine tenths are for training; test windows start
+after the last training window has ended, so that they share no character. (LEAF cuts in the same way but for one
+character: its first test input is the last training target.) Roles and windows before the cut are LEAF's. How a
+role's words are found lives in plays.py.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedacg.data.examples import Contents, Owners
+from fedacg.data.files import damaged, missing
+from fedacg.data.prepared import MappedArray, prepare
+from fedacg.data.sources.plays import roles
+
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""LEAF's symbols; the code of a character is its place here.
+
+One that is not among them gets the last code, which is what LEAF's own look-up comes to: it answers -1.
+"""
+WINDOW = 80
+_NAME = "shakespeare"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class WindowExamples:
+    """Windows of 80 symbols with the symbol that follows, cut from stretches of one text.
+
+    Window i belongs to the stretch k with offsets[k] <= i < offsets[k + 1], and starts at
+    starts[k] + i - offsets[k]. Only the stretches cost memory, not the windows.
+    """
+
+    symbols: MappedArray
+    starts: Tensor
+    offsets: Tensor
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes (B, 80) and the codes that follow, both int64."""
+        codes = self.symbols.tensor.unfold(0, WINDOW + 1, 1)[self._places(index)]  # unfold is a view
+        return codes[:, :WINDOW].long(), codes[:, WINDOW].long()
+
+    def labels(self, index: Tensor) -> Tensor:
+        return self.symbols.tensor[self._places(index) + WINDOW].long()
+
+    def _places(self, index: Tensor) -> Tensor:
+        """Where the windows start in the text."""
+        stretch = torch.searchsorted(self.offsets, index.contiguous(), right=True) - 1
+        return index + (self.starts - self.offsets[:-1])[stretch]
+
+
+@dataclass(frozen=True)
+class ShakespeareSource:
+    """Where the text may lie."""
+
+    places: tuple[str, ...] = (
+        "shakespeare/100.txt",
+        "leaf/shakespeare/data/raw_data/raw_data.txt",
+        "leaf/shakespeare/data/raw_data/100.txt",
+    )
+
+    def find(self, root: Path) -> Path | None:
+        return next((root / place for place in self.places if (root / place).is_file()), None)
+
+    def read(self, root: Path) -> Contents:
+        """Windows of every role that has one, role after role as they first speak."""
+        path = self.find(root)
+        if path is None:
+            looked = [root / place for place in self.places]
+            raise missing(_NAME, looked, "100.txt of Project Gutenberg, the text of 1994 that LEAF takes,")
+        folder = prepare(_NAME, _VERSION, [path], partial(_make, path))
+        names = tuple(np.load(folder / "names.npy").tolist())
+        bounds = torch.from_numpy(np.load(folder / "bounds.npy"))
+        train, test = cut(MappedArray(folder / "symbols.npy"), bounds)
+        return Contents(train, test, Owners(names, train.offsets, test.offsets))
+
+
+SHAKESPEARE = ShakespeareSource()
+
+
+def cut(symbols: MappedArray, bounds: Tensor) -> tuple[WindowExamples, WindowExamples]:
+    """Windows to train on and windows to test on; the text of role k runs from bounds[k] up to bounds[k + 1].
+
+    The training windows of a role fill the first nine tenths of its text, or as much as one window takes. What is
+    left gives test windows, none if it is too short for one.
+    """
+    lengths = bounds.diff()
+    trained = (lengths * 9 // 10).clamp(min=WINDOW + 1)
+    train = (bounds[:-1], trained - WINDOW)
+    test = (bounds[:-1] + trained, (lengths - trained - WINDOW).clamp(min=0))
+    first, second = (
+        WindowExamples(symbols, starts, torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]))
+        for starts, counts in (train, test)
+    )
+    return first, second
+
+
+def _make(path: Path, folder: Path) -> None:
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise damaged(_NAME, path, f"cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise damaged(_NAME, path, f"is not text in UTF-8 ({error.reason} at byte {error.start})") from None
+    spoken = {name: words for name, words in roles(text).items() if len(words) > WINDOW}
+    if not spoken:
+        what = "has no speaking roles as in 100.txt of Project Gutenberg, the text of 1994 (later ones differ)"
+        raise damaged(_NAME, path, what)
+    np.save(folder / "symbols.npy", np.concatenate([encode(words) for words in spoken.values()]))
+    np.save(folder / "bounds.npy", np.cumsum([0, *map(len, spoken.values())]))
+    np.save(folder / "names.npy", np.array(list(spoken)))
+
+
+_CODES = np.full(128, len(ALPHABET) - 1, np.uint8)
+_CODES[[ord(character) for character in ALPHABET]] = range(len(ALPHABET))
+
+
+def encode(text: str) -> NDArray[np.uint8]:
+    """The code of every character."""
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    # 127 is no character of the alphabet, and neither is anything above it.
+    codes: NDArray[np.uint8] = _CODES[np.minimum(points, 127)]
+    return codes

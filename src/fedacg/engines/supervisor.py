@@ -1,0 +1,165 @@
+"""Workers and their lifetimes, wherever they run: given orders, kept up to date, replaced when they are lost.
+
+Knows what a worker must have been told before an order, not what the orders mean. Worker processes live in
+pool.py, Ray's actors in ray_pool.py.
+"""
+
+import pickle
+import sys
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from typing import Generic, TypeVar
+
+from fedacg.engines.orders import Evaluate, Fact, Failed, Order, Outcome, Train
+from fedacg.engines.shared_memory import Segment
+from fedacg.errors import RunError
+
+_ATTEMPTS = 3
+
+News = Sequence[tuple[Fact, Sequence[Segment]]]
+"""What a worker has not been told yet, each fact with the segments that follow it."""
+
+
+class Lost(Exception):
+    """A worker is gone, or out of reach."""
+
+
+class Handle(ABC):
+    """One worker, seen from the parent."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Its place among the workers; one that takes over from a lost one has the same."""
+        self.orders: deque[Order] = deque()
+        """Orders given and not yet answered; the first is the one being worked on."""
+        self.told: dict[type[Fact], Fact] = {}
+        self.ready = True
+        """Whether it takes orders; one that is still being started does not."""
+
+    @property
+    @abstractmethod
+    def pid(self) -> int: ...
+
+    @abstractmethod
+    def give(self, order: Order, news: News) -> None:
+        """Send an order, after what the worker must know before it; may raise Lost."""
+
+    @abstractmethod
+    def receive(self) -> Outcome | None:
+        """What it has to say, None that it is ready from now on; may raise Lost."""
+
+    @abstractmethod
+    def end(self) -> str:
+        """Stop it, and say how it came to its end if it had before."""
+
+
+H = TypeVar("H", bound=Handle)
+
+
+class Staff(ABC, Generic[H]):
+    """A fixed number of workers; one that is lost is replaced and its orders are given again."""
+
+    def __init__(self, size: int) -> None:
+        self._workers = [self._hire(number) for number in range(size)]
+        self._facts: dict[type[Fact], tuple[Fact, Sequence[Segment]]] = {}
+        self._again: deque[Order] = deque()
+        """Orders of lost workers, to be given again."""
+        self._deaths: Counter[Order | None] = Counter()
+
+    @abstractmethod
+    def _hire(self, number: int) -> H:
+        """A new worker."""
+
+    @abstractmethod
+    def _speaking(self, workers: Sequence[H]) -> Iterable[H]:
+        """Wait until one or more of these have something to say."""
+
+    @property
+    def size(self) -> int:
+        return len(self._workers)
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.pid for worker in self._workers]
+
+    @property
+    def least_load(self) -> int:
+        """Orders in the hands of the worker that has the fewest; beyond all bounds when none takes any."""
+        return min((len(worker.orders) for worker in self._workers if worker.ready), default=sys.maxsize)
+
+    def tell(self, fact: Fact, *segments: Segment) -> None:
+        """Set what workers are to know from now on; each is told before its next order."""
+        self._facts[type(fact)] = fact, segments
+
+    def give(self, order: Order) -> None:
+        """Hand an order to the worker that has the fewest."""
+        ready = [worker for worker in self._workers if worker.ready]
+        if not ready:
+            self._again.append(order)
+            return
+        worker = min(ready, key=lambda worker: len(worker.orders))
+        news = [told for kind, told in self._facts.items() if worker.told.get(kind) is not told[0]]
+        worker.told.update((type(fact), fact) for fact, _ in news)
+        worker.orders.append(order)
+        try:
+            worker.give(order, news)
+        except Lost:
+            self._replace(worker)
+
+    def collect(self) -> Outcome | None:
+        """The next outcome, whichever order it belongs to; None when a worker takes orders that did not before."""
+        while True:
+            for worker in self._speaking([w for w in self._workers if w.orders or not w.ready]):
+                try:
+                    outcome = worker.receive()
+                except Lost:
+                    self._replace(worker)
+                    break
+                if outcome is None:
+                    self._give_again()
+                    return None
+                worker.orders.popleft()
+                if isinstance(outcome, Failed):
+                    raise pickle.loads(outcome.exception)
+                return outcome
+
+    def abandon(self) -> None:
+        """Drop all orders that are out; workers in the middle of one are replaced."""
+        self._deaths.clear()
+        self._again.clear()
+        for number, worker in enumerate(self._workers):
+            if worker.orders:
+                worker.end()
+                self._workers[number] = self._hire(number)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.end()
+        self._workers.clear()
+
+    def _replace(self, lost: H) -> None:
+        """Put a new worker in the place of a lost one and give its orders again."""
+        cause = lost.end()
+        self._workers[lost.number] = self._hire(lost.number)
+        victim = lost.orders[0] if lost.orders else None
+        self._deaths[victim] += 1
+        if self._deaths[victim] == _ATTEMPTS:
+            raise RunError(f"{_describe(victim)} ended its worker {_ATTEMPTS} times ({cause}); giving up")
+        self._again.extendleft(reversed(lost.orders))
+        self._give_again()
+
+    def _give_again(self) -> None:
+        while self._again and any(worker.ready for worker in self._workers):
+            self.give(self._again.popleft())
+
+
+def _describe(order: Order | None) -> str:
+    if order is None:
+        return "starting"
+    if isinstance(order, Evaluate):
+        return f"evaluating test examples {order.first} to {order.last - 1}"
+    if isinstance(order, Train):
+        clients = ", ".join(str(task.client) for task in order.tasks)
+        return f"training client{'s' if len(order.tasks) > 1 else ''} {clients} in round {order.tasks[0].round}"
+    return "taking on the job"

@@ -1,1 +1,0 @@
-"""Experiments by name, as TOML files."""

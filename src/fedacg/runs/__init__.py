@@ -1,0 +1,1 @@
+"""Runs: built, played, kept in a folder and read back."""

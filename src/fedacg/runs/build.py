@@ -1,0 +1,150 @@
+"""From a description to a federation: the data, model and method it names are made and put together.
+
+What is given from Python as objects enters here too. Playing the rounds is runner.py's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from fedacg import methods, models
+from fedacg.config.experiment import Experiment
+from fedacg.core.randomness import numpy_generator, stream_seed
+from fedacg.core.vector import trainable
+from fedacg.data.catalogue import federate
+from fedacg.data.examples import FederatedData, ViewExamples
+from fedacg.engines import Engine, Job
+from fedacg.errors import InputError
+from fedacg.methods import Method
+from fedacg.runs.client_states import ClientStates
+from fedacg.runs.recording import Recorder
+from fedacg.simulation import fused
+from fedacg.simulation.federation import Federation
+from fedacg.simulation.sampling import Presence, Sampling
+
+GIVEN = "python"
+"""Stands in a description for data or a model that were handed over as objects."""
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What a description names, made: everything a federation needs that is not a number."""
+
+    module: nn.Module
+    channels_last: bool
+    data: FederatedData
+    method: Method
+
+    def __post_init__(self) -> None:
+        if not self.method.staged:
+            return
+        if not isinstance(self.module, models.StagedModel):
+            raise InputError(
+                f"model: is a {type(self.module).__name__}, and this method looks at features, so it must be a "
+                "fedacg.models.StagedModel, made of stages and a head"
+            )
+        if len(self.module.stages) == 0:
+            raise InputError("model: has no stages, and this method looks at features, which a stage puts out")
+
+
+def load_data(experiment: Experiment) -> FederatedData:
+    """The data a description names, dealt to its clients."""
+    if experiment.data.name == GIVEN:
+        raise InputError("data.name = 'python': these data were given from Python; run that program again")
+    federated = federate(experiment.data, experiment.seed)
+    if 0 < experiment.evaluate.examples < len(federated.test):
+        rng = numpy_generator(experiment.seed, "test examples")
+        drawn = rng.choice(len(federated.test), size=experiment.evaluate.examples, replace=False)
+        federated = replace(federated, test=ViewExamples(federated.test, torch.from_numpy(drawn).sort().values))
+    return federated
+
+
+def prepare(experiment: Experiment, federated: FederatedData | None = None) -> Ingredients:
+    """Make what a description names; data that are at hand already can be passed on."""
+    federated = federated or load_data(experiment)
+    sampling(experiment, len(federated.clients))  # refuses what does not fit before anything is begun
+    settings = experiment.model
+    for key in ("classes", "shape"):
+        if key in settings.options:
+            raise InputError(f"model.{key} = {settings.options[key]!r}: follows from the data; leave it out")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
+        module = models.build(settings.name, classes=federated.classes, shape=federated.shape, **settings.options)
+    channels_last = module.channels_last if settings.layout == "auto" else settings.layout == "channels-last"
+    method = methods.build(experiment.method.name, experiment.method.options)
+    return Ingredients(module, channels_last, federated, method)
+
+
+def sampling(
+    experiment: Experiment,
+    clients: int,
+    cohorts: Sequence[Sequence[int]] | None = None,
+    presence: Presence | None = None,
+) -> Sampling:
+    """Who takes part in the rounds of a federation of so many clients."""
+    return Sampling(
+        experiment.cohort,
+        clients=clients,
+        seed=experiment.seed,
+        population=experiment.population,
+        failures=experiment.failures,
+        cohorts=cohorts,
+        presence=presence,
+    )
+
+
+def group(experiment: Experiment, ingredients: Ingredients, cohorts: Sequence[Sequence[int]] | None = None) -> int:
+    """How many clients are trained at once, at most: 1 where fusing is not wanted, does not pay or cannot be."""
+    wish, data = experiment.engine.fuse, ingredients.data
+    if wish == "off":
+        return 1
+    parameters = sum(p.numel() for p in trainable(ingredients.module))
+    cohort = sampling(experiment, len(data.clients), cohorts).size
+    if wish == "auto" and not fused.worthwhile(parameters, cohort):
+        return 1
+    obstacle = fused.obstacle(
+        ingredients.module, ingredients.channels_last, data, ingredients.method, experiment.local.batch
+    )
+    if obstacle is None:
+        return fused.group_size(parameters)
+    if wish == "on":
+        raise InputError(f"engine.fuse = 'on': {obstacle}; set it to 'auto' or 'off'")
+    return 1
+
+
+def make_job(experiment: Experiment, ingredients: Ingredients, group: int = 1) -> Job:
+    """What a worker needs to serve the clients of a description, so many of them at once."""
+    return Job(
+        module=ingredients.module,
+        channels_last=ingredients.channels_last,
+        data=ingredients.data,
+        method=ingredients.method,
+        local=experiment.local,
+        seed=experiment.seed,
+        evaluate_batch=experiment.evaluate.batch,
+        group=group,
+        device=experiment.engine.device,
+    )
+
+
+def assemble(
+    experiment: Experiment,
+    ingredients: Ingredients,
+    engine: Engine,
+    memory: ClientStates,
+    cohorts: Sequence[Sequence[int]] | None = None,
+    recorder: Recorder | None = None,
+    presence: Presence | None = None,
+) -> Federation:
+    """The federation that a description and its ingredients make, before its first round."""
+    return Federation(
+        make_job(experiment, ingredients, group(experiment, ingredients, cohorts)),
+        engine,
+        rounds=experiment.rounds,
+        sampling=sampling(experiment, len(ingredients.data.clients), cohorts, presence),
+        evaluate=experiment.evaluate,
+        memory=memory,
+        recorder=recorder,
+    )

@@ -1,0 +1,250 @@
+"""From a description and its ingredients to a result: play the rounds, keep the folder, tell the observers.
+
+This is where the rooms meet; each part of the work lives in its own.
+"""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedacg import engines
+from fedacg.config.experiment import Experiment, read_toml
+from fedacg.core.vector import FlatModel, clone, sha256
+from fedacg.engines import Engine, one_thread
+from fedacg.errors import InputError, RunError
+from fedacg.runs.build import GIVEN, Ingredients, assemble, group, prepare
+from fedacg.runs.client_states import ClientStates
+from fedacg.runs.folder import RunFolder, load_moment
+from fedacg.runs.metrics import History, Reached, RoundMetrics
+from fedacg.runs.recording import Recorder
+from fedacg.simulation.federation import Federation, Moment
+from fedacg.simulation.sampling import Presence, Sampling
+from fedacg.version import __version__
+
+
+class Observer(Protocol):
+    """Someone who looks on: a progress display, a logger. An observer cannot change a run."""
+
+    def begin(self, experiment: Experiment, done: int) -> None:
+        """A run starts, or goes on after `done` rounds."""
+        ...
+
+    def round(self, metrics: RoundMetrics, history: History) -> None:
+        """A round has ended; `history` includes it."""
+        ...
+
+    def end(self) -> None:
+        """The run has ended, or was stopped."""
+        ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves behind."""
+
+    model: nn.Module
+    """The network with the final parameters."""
+    history: History
+    """The rounds, with accuracy, moving averages, rounds and bytes to a target."""
+    vector: Tensor
+    """The final parameters as one vector, in the order of `torch.nn.utils.parameters_to_vector`."""
+    summary: dict[str, Any]
+    """Figures of the whole run, as in summary.json."""
+    folder: Path | None
+
+
+def play(
+    experiment: Experiment,
+    ingredients: Ingredients,
+    *,
+    folder: Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    engine: Engine | None = None,
+    cohorts: Sequence[Sequence[int]] | None = None,
+    presence: Presence | None = None,
+    observers: Sequence[Observer] = (),
+) -> Result:
+    """Play an experiment to its end, from the start or from where its folder stands.
+
+    An engine may be given to be used again afterwards, cohorts to be asked in place of drawn ones, and where
+    clients come and go of themselves, who is there.
+    """
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite: a run is either gone on with or replaced")
+    group(experiment, ingredients, cohorts)  # refuses what cannot be fused before anything is begun
+    store = RunFolder(folder) if folder else None
+    own_engine = None
+    try:
+        if engine is None:
+            engine = own_engine = engines.start(experiment.engine)
+        moment, history = None, History()
+        if store and resume:
+            moment, history = store.resume(experiment)
+        elif store:
+            store.begin(experiment, overwrite=overwrite)
+        with one_thread(), torch.random.fork_rng(devices=[]), TemporaryDirectory(prefix="fedacg-") as scratch:
+            memory = ClientStates((store.path if store else Path(scratch)) / "clients")
+            recorder = Recorder(store.path, experiment.analysis) if store else None
+            done = moment.round if moment else 0
+            memory.rewind(done)
+            if recorder:
+                recorder.rewind(done)
+            federation = assemble(experiment, ingredients, engine, memory, cohorts, recorder, presence)
+            if moment is not None:
+                _check_fit(moment, federation.moment)
+                _check_states(ingredients, history, memory)
+                if presence is None:
+                    _check_cohorts(history, federation.sampling)
+                federation.resume(moment)
+            return _play(experiment, ingredients, federation, store, history, observers)
+    finally:
+        if own_engine:
+            own_engine.close()
+        if store:
+            store.close()
+
+
+def _play(
+    experiment: Experiment,
+    ingredients: Ingredients,
+    federation: Federation,
+    store: RunFolder | None,
+    history: History,
+    observers: Sequence[Observer],
+) -> Result:
+    for observer in observers:
+        observer.begin(experiment, federation.moment.round)
+    try:
+        _play_rounds(federation, store, history, experiment.save.seconds, observers)
+    finally:
+        for observer in observers:
+            observer.end()
+    flat = _flat(ingredients, federation.moment)
+    vector = flat.canonical()
+    summary = summarise(experiment, history, vector)
+    if store:
+        store.finish(summary)
+    return Result(flat.release(), history, vector, summary, store.path if store else None)
+
+
+def _play_rounds(
+    federation: Federation,
+    store: RunFolder | None,
+    history: History,
+    save_seconds: float,
+    observers: Sequence[Observer],
+) -> None:
+    """Play what is left and save now and then; however it ends, the last whole round is saved."""
+    done = saved = federation.moment
+    saved_at = monotonic()
+    try:
+        for metrics in federation.run():
+            history.append(metrics)
+            if store:
+                store.append(metrics)
+            done = federation.moment
+            for observer in observers:
+                observer.round(metrics, history)
+            if store is None:
+                federation.memory.forget(done.round)  # nobody can go back
+            elif monotonic() - saved_at >= save_seconds:
+                _save(store, done, federation.memory)
+                saved, saved_at = done, monotonic()
+    except RunError as error:
+        if store and done.round:
+            error.add_note(f"round {done.round} is kept in {store.checkpoint_path}")
+        raise
+    finally:
+        if store and done.round < federation.moment.round == store.rounds:
+            done = federation.moment  # Ctrl-C came between a round's line and here
+        if store and done is not saved:
+            _save(store, done, federation.memory)
+
+
+def _save(store: RunFolder, moment: Moment, memory: ClientStates) -> None:
+    """Write a checkpoint, between making sure of the states it counts on and dropping those it outdates."""
+    memory.settle(moment.round)
+    store.save(moment)
+    memory.forget(moment.round)
+
+
+def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[str, Any]:
+    """The figures of a whole run, with what is needed to compare and to reproduce them."""
+    targets = experiment.evaluate.targets
+    averages = history.moving_average()
+    return {
+        "name": experiment.name,
+        "method": experiment.method.name,
+        "seed": experiment.seed,
+        "rounds": history.rounds,
+        "accuracy": history.accuracy[-1] if averages else None,
+        "moving_average": averages[-1] if averages else None,
+        "targets": list(targets),
+        "rounds_to": {f"{t:g}": str(Reached.of(history.rounds_to(t), history.rounds)) for t in targets},
+        "bytes_to": {f"{t:g}": str(Reached.of(history.bytes_to(t), history.total_bytes)) for t in targets},
+        "bytes_down": history.bytes_down,
+        "bytes_up": history.bytes_up,
+        "seconds": history.seconds,
+        "parameters": vector.numel(),
+        "versions": {
+            "fedacg": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "vector_sha256": sha256(vector),
+    }
+
+
+def load_model(folder: Path | str) -> nn.Module:
+    """The network of a run folder's last checkpoint, for a model of the catalogue."""
+    folder = Path(folder)
+    experiment = Experiment.parse(read_toml(folder / "experiment.toml"))
+    if experiment.model.name.startswith(GIVEN):
+        raise InputError(f"{folder}: its model was given from Python; use load_moment and your own module")
+    ingredients = prepare(experiment)
+    return _flat(ingredients, load_moment(folder)).release()
+
+
+def _flat(ingredients: Ingredients, moment: Moment) -> FlatModel:
+    """The model with the server's vectors in it."""
+    flat = FlatModel(clone(ingredients.module), channels_last=ingredients.channels_last)
+    flat.load(moment.state["theta"], moment.state["buffers"])
+    return flat
+
+
+def _check_states(ingredients: Ingredients, history: History, memory: ClientStates) -> None:
+    """Refuse a folder from which states of clients have gone."""
+    seen = {client for metrics in history for client in metrics.arrived}
+    if ingredients.method.state and seen - memory.clients:
+        missing = ", ".join(map(str, sorted(seen - memory.clients)[:5]))
+        raise InputError(f"clients/: the states of clients that took part are missing, such as {missing}")
+
+
+def _check_cohorts(history: History, sampling: Sampling) -> None:
+    """Refuse to go on with other cohorts than those the run began with."""
+    for metrics in history:
+        asked = sampling.attendance(metrics.round).asked
+        if asked != metrics.cohort:
+            raise InputError(
+                f"cohorts: round {metrics.round} asked clients {list(metrics.cohort)}, "
+                f"but with these settings it would have asked {list(asked)}"
+            )
+
+
+def _check_fit(found: Moment, expected: Moment) -> None:
+    """Refuse a checkpoint of another model or method."""
+    for name in sorted(found.state.keys() | expected.state.keys()):
+        ours, theirs = expected.state.get(name), found.state.get(name)
+        if ours is None or theirs is None or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            shapes = [None if v is None else (tuple(v.shape), str(v.dtype)) for v in (theirs, ours)]
+            raise InputError(f"the checkpoint does not fit: {name} is {shapes[0]} there and {shapes[1]} here")

@@ -1,0 +1,1 @@
+"""The round loop and a client's work."""

@@ -1,0 +1,196 @@
+"""The local steps of many clients at once: a client is a row of w, a matrix of flat vectors, and a row of g.
+
+When a model is small, training one client at a time is all overhead. Here every step is taken by a whole group in
+one batched computation, with the same operations in the same order as in local.py and the same examples in every
+batch, so that a row ends where the client alone would, up to rounding. Which groups there are, and where their
+results go, is the engines' matter; whether it pays and whether it can be done at all is told here.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedacg.core.vector import FlatModel, clone
+from fedacg.data.examples import Examples, FederatedData, Pipeline, fetch_together
+from fedacg.data.pipelines import ImagePipeline, PlainPipeline
+from fedacg.methods.method import Method
+from fedacg.methods.objective import IGNORED, Correction, Forward, Loss
+from fedacg.simulation.local import LocalSettings, Visit, direction, orders, sum_losses
+
+_GROUP = 64
+"""Clients that are trained at once, at most."""
+_ENTRIES = 2**19
+"""Entries of the w of a group, at most: more than that does not stay in a core's cache."""
+_FETCH = 64
+"""Examples of a client that are fetched at a time, or one batch if that is more."""
+
+
+def train(
+    flat: FlatModel,
+    w: Tensor,
+    clients: Sequence[Examples],
+    pipeline: Pipeline,
+    losses: Sequence[Loss],
+    corrections: Sequence[Correction],
+    settings: LocalSettings,
+    visits: Sequence[Visit],
+) -> list[float]:
+    """Take the K steps of each client on its row of w, in place; return the mean losses over the examples seen.
+
+    Clients come by falling K: those that still have a step to take are always the first rows.
+    """
+    objective = _Objective(flat, losses)
+    velocity = torch.zeros_like(w) if settings.momentum else None
+    lr = torch.tensor([settings.lr_at(visits[0].round, epoch) for epoch in range(visits[0].steps)], dtype=w.dtype)
+    lr = lr.to(w.device)
+    found: list[tuple[Tensor, Tensor]] = []
+    for step in _steps(flat, clients, pipeline, settings.batch, visits):
+        active = len(step.y)
+        rows = w[:active]
+        with settings.forwarding(w.device):
+            loss, g = objective.differentiate(rows, step.x, step.y)
+        momentum = None if velocity is None else velocity[:active]
+        towards = direction(g, rows, momentum, corrections, settings)
+        rows.addcmul_(towards, lr[step.epochs].unsqueeze(1), value=-1)
+        found.append((loss, step.sizes))
+    total, seen = torch.zeros(2, len(w), dtype=torch.float64)
+    for loss, sizes in found:  # read only now: an accelerator need not wait for the host after every step
+        total[: len(sizes)].addcmul_(loss.cpu(), sizes)
+        seen[: len(sizes)].add_(sizes)
+    return [loss / count for loss, count in zip(total.tolist(), seen.tolist(), strict=True)]
+
+
+class _Objective(nn.Module):
+    """The sum of the losses as a function of rows of parameters."""
+
+    def __init__(self, flat: FlatModel, losses: Sequence[Loss]) -> None:
+        super().__init__()
+        self.module = flat.module
+        self._flat, self._losses = flat, losses
+        self._of_rows = vmap(self._of_row, randomness="error")
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return sum_losses(self._losses, Forward(self.module, x, y))
+
+    def differentiate(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Every row's loss on its own batch, and the gradients, a row each."""
+        w = w.detach().requires_grad_()
+        loss: Tensor = self._of_rows(w, x, y)
+        (g,) = torch.autograd.grad(loss.sum(), w)
+        return loss.detach(), g
+
+    def _of_row(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        parameters = {f"module.{name}": part for name, part in self._flat.unfold(w).items()}
+        loss: Tensor = functional_call(self, parameters, (x, y))
+        return loss
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step of the clients that still take one, with the batches of all of them filled up to one length."""
+
+    epochs: Tensor
+    """Which epoch each client is in, from 0."""
+    sizes: Tensor
+    """Examples of each client's batch that count."""
+    x: Tensor
+    y: Tensor
+
+
+def _steps(
+    flat: FlatModel, clients: Sequence[Examples], pipeline: Pipeline, batch: int, visits: Sequence[Visit]
+) -> Iterator[_Step]:
+    """The group's steps, with each client's batches as local.py would have them."""
+    lengths = [len(examples) for examples in clients]
+    streams = [
+        orders(length, batch, visit.steps, visit.random("shuffle"))
+        for length, visit in zip(lengths, visits, strict=True)
+    ]
+    order = torch.cat([part for stream in streams for part in stream])
+    n, k = torch.tensor([lengths, [visit.steps for visit in visits]]).unsqueeze(2)
+    epoch = -(-n // batch)  # in steps
+    seen = k // epoch * n + (k % epoch * batch).clamp(max=n)
+    offsets = seen.cumsum(dim=0) - seen
+    stretch = max(1, _FETCH // batch)
+    for first in range(0, visits[0].steps, stretch):
+        steps = torch.arange(first, min(first + stretch, visits[0].steps))
+        active = int((k > first).sum())
+        epochs, earlier = steps // epoch[:active], steps % epoch[:active] * batch
+        sizes = (n[:active] - earlier).clamp(max=batch).where(steps < k[:active], 0)
+        begins = offsets[:active] + epochs * n[:active] + earlier
+        batches = begins.unsqueeze(2) + torch.arange(int(sizes.max()))
+        count = batches < (begins + sizes).unsqueeze(2)
+        x, y = fetch_together(clients[:active], order[batches[count]], sizes.sum(dim=1))
+        x, y = x.to(flat.w.device), y.to(flat.w.device)
+        # Short batches are filled up with an example to be ignored, which is put behind all others.
+        places = torch.full_like(batches, len(y))
+        places[count] = torch.arange(len(y))
+        x = flat.prepare(pipeline(torch.cat([x, x[:1]])))
+        y = torch.cat([y, torch.full_like(y[:1], IGNORED)])
+        for number, working in enumerate((sizes > 0).sum(dim=0).tolist()):
+            here = places[:working, number]
+            yield _Step(epochs[:working, number], sizes[:working, number], x[here], y[here])
+
+
+def group_size(parameters: int) -> int:
+    """How many clients with a model of this size are trained at once, at most."""
+    return max(2, min(_GROUP, _ENTRIES // parameters))
+
+
+def worthwhile(parameters: int, cohort: int) -> bool:
+    """Whether fusing pays, as benchmarks/fusing.py measured it: a small model and a cohort to share the overhead.
+
+    The rounding follows from the answer, so it must not depend on the machine or on the number of workers.
+    """
+    return parameters <= 50_000 and cohort >= 16
+
+
+def obstacle(
+    module: nn.Module, channels_last: bool, data: FederatedData, method: Method, batch: int
+) -> str | None:
+    """Why the clients of a run cannot be trained at once: the part that stands in the way; None if they can."""
+    for part in (*method.losses, *method.corrections):
+        if not part.fuses:
+            return f"method: its part {type(part).__name__} serves one client at a time"
+    if not data.classes:
+        return "data: the labels are floating point, and a batch that is filled up needs a label to ignore"
+    pipeline = data.pipeline
+    if not isinstance(pipeline, PlainPipeline) and not (
+        isinstance(pipeline, ImagePipeline) and pipeline.augment is None
+    ):
+        return f"data: {type(pipeline).__name__} augments batches, or may, and a client's draws are its own"
+    buffer = next((name for name, _ in module.named_buffers()), None)
+    if buffer is not None:
+        return f"model: has a buffer, {buffer}, which may change with every client"
+    if channels_last:
+        return "model: its layout is channels-last, in which many clients at once cannot be computed"
+    return _try(module, data, method, batch)
+
+
+def _try(module: nn.Module, data: FederatedData, method: Method, batch: int) -> str | None:
+    """Take the gradients of two batches at once, a short one among them, and compare with those of each alone."""
+    client = max(range(min(len(data.clients), _GROUP)), key=data.clients.size)
+    longest = min(batch, data.clients.size(client))
+    x, y = data.clients[client].fetch(torch.arange(longest))
+    filled = y.clone()
+    filled[max(1, longest // 2) :] = IGNORED
+    flat = FlatModel(clone(module))
+    flat.module.train()
+    x = flat.prepare(data.pipeline(x))
+    w, xs, ys = flat.w.expand(2, -1).contiguous(), x.expand(2, *x.shape), torch.stack([y, filled])
+    try:
+        with warnings.catch_warnings(action="error"):  # torch warns where it would go through the rows one by one
+            _, g = _Objective(flat, method.losses).differentiate(w, xs, ys)
+    except Exception as error:  # a network may raise anything
+        reason = str(error).partition("\n")[0].rstrip(".")
+        return f"model: {type(module).__name__} cannot be computed for many clients at once: {reason}"
+    for row, count in zip(g, (longest, max(1, longest // 2)), strict=True):
+        flat.g.zero_()
+        torch.autograd.backward(sum_losses(method.losses, Forward(flat.module, x[:count], y[:count])))
+        if not torch.allclose(row, flat.g, rtol=1e-3, atol=1e-3 * float(flat.g.abs().max())):
+            return f"model: {type(module).__name__} mixes the examples of a batch, so that none can be ignored"
+    return None

@@ -1,0 +1,204 @@
+"""Who takes part in a round: who is there, who is asked, who answers, and who does only part of the work.
+
+All of it follows from (seed, round, client), so it needs no state and resumes exactly. Costs follow the cohort;
+only a population that changes costs a pass over it, once a stage.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedacg.config.section import Section
+from fedacg.core.randomness import numpy_generator
+from fedacg.errors import InputError
+
+
+class CohortSettings(Section):
+    """How many clients are asked in a round, and what their updates weigh."""
+
+    fraction: float = Field(0.1, gt=0, le=1)
+    """Part of the clients that is asked in a round, unless `size` is set."""
+    size: int = Field(0, ge=0)
+    """A number of clients a round; 0 goes by fraction."""
+    draw: Literal["exact", "coin"] = "exact"
+    """`exact` asks that many; `coin` flips one for every client, so that many are asked on average."""
+    weights: Literal["examples", "uniform"] = "examples"
+    """ω_i in proportion to the client's number of examples, or all the same."""
+
+    def check(self, clients: int) -> None:
+        """Refuse a cohort that `clients` clients cannot make up."""
+        if self.size > clients:
+            raise InputError(f"cohort.size = {self.size}: there are only {clients} clients")
+
+    def count(self, clients: int) -> int:
+        """M, the number of clients a round out of so many."""
+        return min(self.size, clients) or max(1, round(self.fraction * clients))
+
+
+class PopulationSettings(Section):
+    """Who is there to be asked: everybody, or a set that changes from stage to stage."""
+
+    present: int = Field(0, ge=0)
+    """How many of the clients are there at a time; 0 has everybody there all the time."""
+    stage: int = Field(100, ge=1)
+    """Rounds from one change to the next."""
+    replace: float = Field(0.5, ge=0, le=1)
+    """Probability with which each client that is there makes way for one that is not."""
+
+    def check(self, clients: int) -> None:
+        """Refuse a population that `clients` clients cannot make up."""
+        if self.present > clients:
+            raise InputError(f"population.present = {self.present}: there are only {clients} clients")
+        absent = clients - self.present
+        leaving = self.replace * self.present
+        if leaving > absent:
+            raise InputError(
+                f"population.replace = {self.replace:g}: of {self.present} present clients {leaving:g} would "
+                f"leave a stage, and only {absent} are absent to take their places"
+            )
+
+
+class FailureSettings(Section):
+    """What goes wrong with those who are asked."""
+
+    drop: float = Field(0.0, ge=0, le=1)
+    """Probability that a client's update never arrives."""
+    straggle: float = Field(0.0, ge=0, le=1)
+    """Probability that a client only does part of its local steps."""
+    work: float = Field(0.5, gt=0, le=1)
+    """That part; at least one step is done."""
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """A round's clients, each part in ascending order."""
+
+    asked: tuple[int, ...]
+    answered: tuple[int, ...]
+    """Those of the asked whose update arrives."""
+    stragglers: tuple[int, ...]
+    """Those of the answered who do only part of their steps."""
+
+
+class Presence(Protocol):
+    """Who is there to be asked, round by round."""
+
+    @property
+    def size(self) -> int:
+        """How many are there at a time."""
+        ...
+
+    def present(self, round: int) -> NDArray[np.int64] | None:
+        """Who is there in a round, in ascending order; None is everybody."""
+        ...
+
+
+class Population:
+    """The presence that settings describe: everybody, or a set that changes from stage to stage."""
+
+    def __init__(self, settings: PopulationSettings, clients: int, seed: int) -> None:
+        settings.check(clients)
+        self._settings, self._clients, self._seed = settings, clients, seed
+        self._stage = -1
+        self._members: NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        """How many are there at a time."""
+        return self._settings.present or self._clients
+
+    def present(self, round: int) -> NDArray[np.int64] | None:
+        """Who is there in a round, in ascending order; None is everybody."""
+        if not self._settings.present:
+            return None
+        stage = (round - 1) // self._settings.stage
+        if self._stage > stage:
+            self._stage = -1
+        while self._stage < stage:
+            self._stage += 1
+            self._turn(numpy_generator(self._seed, "population", self._stage))
+        return self._members
+
+    def _turn(self, rng: np.random.Generator) -> None:
+        """The first stage is a random choice; at every later one some leave, and as many absent ones come."""
+        if self._stage == 0:
+            self._members = np.sort(rng.choice(self._clients, size=self._settings.present, replace=False))
+            return
+        absent = np.setdiff1d(np.arange(self._clients), self._members, assume_unique=True)
+        leave = np.flatnonzero(rng.random(len(self._members)) < self._settings.replace)
+        leave = rng.permutation(leave)[: len(absent)]  # nobody leaves whose place nobody could take
+        self._members[leave] = rng.choice(absent, size=len(leave), replace=False)
+        self._members.sort()
+
+
+class Sampling:
+    """Draws a federation's rounds, or takes the cohorts from a list that was given."""
+
+    def __init__(
+        self,
+        cohort: CohortSettings,
+        *,
+        clients: int,
+        seed: int,
+        population: PopulationSettings | None = None,
+        failures: FailureSettings | None = None,
+        cohorts: Sequence[Sequence[int]] | None = None,
+        presence: Presence | None = None,
+    ) -> None:
+        population = population or PopulationSettings()
+        cohort.check(population.present or clients)
+        self._cohort, self._failures, self._cohorts = cohort, failures or FailureSettings(), cohorts
+        self._clients, self._seed = clients, seed
+        self._presence: Presence = presence or Population(population, clients, seed)
+
+    @property
+    def size(self) -> int:
+        """M, the number of clients that are meant to be asked in a round; the largest where they were given."""
+        if self._cohorts is not None:
+            return max(map(len, self._cohorts))
+        return self._cohort.count(self._presence.size)
+
+    def attendance(self, round: int) -> Attendance:
+        """Who is asked in a round, who answers, and who straggles."""
+        asked = self._sample(round) if self._cohorts is None else list(self._cohorts[round - 1])
+        fates = [self._fate(round, client) for client in asked]
+        answered = [client for client, (drops, _) in zip(asked, fates, strict=True) if not drops]
+        stragglers = [c for c, (drops, straggles) in zip(asked, fates, strict=True) if straggles and not drops]
+        return Attendance(tuple(asked), tuple(answered), tuple(stragglers))
+
+    def steps(self, planned: int, straggles: bool) -> int:
+        """K of a client that was to do so many steps."""
+        return max(1, round(self._failures.work * planned)) if straggles else planned
+
+    def weigh(self, examples: Sequence[int]) -> list[float]:
+        """ω_i of clients with these numbers of examples; they sum to one."""
+        if self._cohort.weights == "uniform":
+            return [1 / len(examples) for _ in examples]
+        total = sum(examples)
+        return [n / total for n in examples]
+
+    def _sample(self, round: int) -> list[int]:
+        """S, without replacement, in ascending order; costs M, not N."""
+        present = self._presence.present(round)
+        there = self._clients if present is None else len(present)
+        if there == 0:
+            return []
+        rng = numpy_generator(self._seed, "cohort", round)
+        count = self._cohort.count(there)
+        if self._cohort.draw == "coin":
+            # As many heads as so many coins show, and then who they were: the same as a coin for everyone.
+            count = int(rng.binomial(there, self._cohort.fraction if not self._cohort.size else count / there))
+        drawn = rng.choice(there, size=count, replace=False)
+        return sorted((drawn if present is None else present[drawn]).tolist())
+
+    def _fate(self, round: int, client: int) -> tuple[bool, bool]:
+        """Whether a client's update is lost, and whether it straggles."""
+        settings = self._failures
+        if not settings.drop and not settings.straggle:
+            return False, False
+        drop, straggle = numpy_generator(self._seed, "failures", round, client).random(2)
+        return bool(drop < settings.drop), bool(straggle < settings.straggle)

@@ -1,0 +1,121 @@
+"""The recipes are the settings of the paper's protocol, each at paper scale and at desk scale."""
+
+from pathlib import Path
+
+import pytest
+
+from fedacg.config.experiment import Experiment, find, recipe_names
+from fedacg.data.catalogue import FACTS
+from fedacg.errors import InputError
+
+MODERATE, LARGE = (100, 5), (500, 10)
+IMAGES = {
+    # recipe: clients, a round, split, alpha, targets in percent
+    "cifar10-moderate": (*MODERATE, "dirichlet", 0.3, (81, 85)),
+    "cifar100-moderate": (*MODERATE, "dirichlet", 0.3, (47, 55)),
+    "tiny-imagenet-moderate": (*MODERATE, "dirichlet", 0.3, (35, 38)),
+    "cifar10-large": (*LARGE, "dirichlet", 0.3, (73, 77)),
+    "cifar100-large": (*LARGE, "dirichlet", 0.3, (36, 40)),
+    "tiny-imagenet-large": (*LARGE, "dirichlet", 0.3, (24, 30)),
+    "cifar10-moderate-dirichlet06": (*MODERATE, "dirichlet", 0.6, (81, 87)),
+    "cifar100-moderate-dirichlet06": (*MODERATE, "dirichlet", 0.6, (50, 56)),
+    "cifar10-large-dirichlet06": (*LARGE, "dirichlet", 0.6, (69, 80)),
+    "cifar100-large-dirichlet06": (*LARGE, "dirichlet", 0.6, (32, 41)),
+    "cifar10-moderate-iid": (*MODERATE, "iid", 0.3, (82, 89)),
+    "cifar100-moderate-iid": (*MODERATE, "iid", 0.3, (52, 58)),
+    "cifar10-large-iid": (*LARGE, "iid", 0.3, (75, 83)),
+    "cifar100-large-iid": (*LARGE, "iid", 0.3, (33, 42)),
+    "cifar10-moderate-low": (100, 2, "dirichlet", 0.3, (78,)),
+    "cifar100-moderate-low": (100, 2, "dirichlet", 0.3, (44,)),
+    "cifar10-large-low": (500, 5, "dirichlet", 0.3, (68,)),
+    "cifar100-large-low": (500, 5, "dirichlet", 0.3, (35,)),
+    "cifar100-dynamic": (*LARGE, "dirichlet", 0.3, (30, 38)),
+}
+LEAF = {
+    # recipe: clients (0: all), rounds, network, targets in percent
+    "femnist": (2000, 500, "femnist-cnn", (78,)),
+    "celeba": (2000, 500, "celeba-cnn", (88,)),
+    "shakespeare": (0, 1000, "lstm", (42, 45)),
+}
+
+
+def described(name: str) -> Experiment:
+    return Experiment.parse(find(name))
+
+
+def test_there_is_a_recipe_for_every_setting_of_the_protocol_at_both_scales() -> None:
+    paper = {*IMAGES, *LEAF}
+    assert set(recipe_names()) == {"quickstart", *paper, *(f"{name}-desk" for name in paper)}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_image_recipes_are_the_protocols(name: str) -> None:
+    clients, size, split, alpha, targets = IMAGES[name]
+    experiment = described(name)
+    data, local = experiment.data, experiment.local
+    assert (data.clients, experiment.cohort.size, data.split, data.alpha) == (clients, size, split, alpha)
+    assert experiment.evaluate.targets == tuple(percent / 100 for percent in targets)
+    assert (experiment.rounds, experiment.model.name, data.augment) == (1000, "resnet18", True)
+    assert (local.lr, local.lr_decay, local.weight_decay, local.clip, local.momentum) == (0.1, 0.998, 0.001, 10, 0)
+    assert (experiment.method.name, experiment.evaluate.every) == ("fedacg", 1)
+    examples = FACTS[data.name].examples
+    assert examples is not None
+    assert local.epochs == 5
+    assert local.steps_for(examples[0] // clients) == 50, "always fifty local steps"
+
+
+def test_the_changing_population_is_the_protocols() -> None:
+    paper, desk = described("cifar100-dynamic"), described("cifar100-dynamic-desk")
+    assert (paper.population.present, paper.population.stage, paper.population.replace) == (250, 100, 0.5)
+    for experiment in (paper, desk):
+        assert experiment.rounds == 10 * experiment.population.stage, "ten stages"
+
+
+@pytest.mark.parametrize("name", LEAF)
+def test_leaf_recipes_are_the_protocols(name: str) -> None:
+    clients, rounds, network, targets = LEAF[name]
+    experiment = described(name)
+    assert (experiment.data.name, experiment.data.clients, experiment.data.split) == (name, clients, "natural")
+    assert (experiment.rounds, experiment.model.name) == (rounds, network)
+    assert experiment.evaluate.targets == tuple(percent / 100 for percent in targets)
+    if name == "shakespeare":
+        assert (experiment.cohort.fraction, experiment.cohort.size) == (0.05, 0)
+    else:
+        assert experiment.cohort.size == 5
+
+
+@pytest.mark.parametrize("name", [*IMAGES, *LEAF])
+def test_a_desk_recipe_has_the_same_clients_and_less_work(name: str) -> None:
+    paper, desk = described(name), described(f"{name}-desk")
+    assert desk.rounds <= 100
+    # The number of LEAF clients on a desk is however many are at hand.
+    same = {"data": {"clients"} if name in LEAF else set[str]()}
+    kept = ("data", "method", "failures") if name in LEAF else ("data", "method", "cohort", "failures")
+    for section in kept:
+        ours, theirs = (getattr(e, section).model_dump(exclude=same.get(section)) for e in (desk, paper))
+        assert ours == theirs, section
+    assert desk.model.name in ("cnn", "lstm")
+
+
+def test_a_file_extends_another_by_name_or_by_path(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text('extends = "quickstart"\nrounds = 7\n[local]\nlr = 0.5\n')
+    (tmp_path / "mine.toml").write_text('extends = "base.toml"\nseed = 3\n[model]\nname = "logistic"\n')
+    experiment = described(str(tmp_path / "mine.toml"))
+    assert (experiment.seed, experiment.rounds, experiment.local.lr) == (3, 7, 0.5)
+    assert experiment.local.batch == described("quickstart").local.batch
+    assert experiment.model.options == {}, "another model has other options"
+
+
+@pytest.mark.parametrize(
+    ("extends", "message"),
+    [
+        ('"quickstat"', "unknown recipe 'quickstat': did you mean 'quickstart'"),
+        ('"mine.toml"', "goes round in a circle"),
+        ('"nowhere.toml"', "nowhere.toml: cannot be read"),
+        ("3", "extends = 3: must be the name of a recipe or of a file"),
+    ],
+)
+def test_what_cannot_be_extended_is_told(tmp_path: Path, extends: str, message: str) -> None:
+    (tmp_path / "mine.toml").write_text(f"extends = {extends}\n")
+    with pytest.raises(InputError, match=message):
+        find(str(tmp_path / "mine.toml"))

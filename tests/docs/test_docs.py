@@ -1,0 +1,371 @@
+"""The documents against the code: links, commands, tables of settings, printed output, blocks of Python."""
+
+import ast
+import inspect
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import click
+import pytest
+import typer.main
+
+import fedacg
+from fedacg import models
+from fedacg.cli import app
+from fedacg.config.experiment import Experiment, find, override, recipe_names, with_method
+from fedacg.config.section import Section
+from fedacg.data import catalogue, download
+from fedacg.methods import METHODS, MODIFIERS
+from support.command import Command
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "fedacg"
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")],
+    key=lambda path: str(path),
+)
+RUNNABLE = [
+    "docs/analysis.md",
+    "docs/bring-your-own.md",
+    "docs/data.md",
+    "docs/participation.md",
+    "docs/reproducibility.md",
+    "docs/developers/add-a-method.md",
+]
+PRINTED = {"fedacg --version", "fedacg methods", "fedacg recipes"}
+"""Commands whose output in a document must be what they print; errors are compared too."""
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def prose(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def rows(text: str, heading: str) -> list[list[str]]:
+    """The cells of the first table whose heading row starts like this."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(heading))
+    table = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+    return table
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a document's headings, as they are made on a web page."""
+    headings = re.findall(r"^#+ (.+)$", prose(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def transcripts() -> Iterator[tuple[str, str, str]]:
+    """(document, command, output) of every console block."""
+    for path in DOCUMENTS:
+        for block in blocks(path.read_text(encoding="utf-8"), "console"):
+            for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+                command, _, output = part.partition("\n")
+                yield named(path), command, output
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every command in a document that is not shown for its error, with the document."""
+    for path in DOCUMENTS:
+        for block in blocks(path.read_text(encoding="utf-8"), "bash"):
+            yield from ((named(path), line) for line in block.splitlines() if line.strip())
+    yield from ((document, command) for document, command, output in transcripts() if not fails(output))
+
+
+def fails(output: str) -> bool:
+    return output.startswith("error: ")
+
+
+# Links
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_every_relative_link_leads_somewhere(path: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path.read_text(encoding="utf-8"))):
+        if re.match(r"\w+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        place = (path.parent / file).resolve() if file else path
+        if not place.exists() or (anchor and anchor not in anchors(place.read_text(encoding="utf-8"))):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_guide_is_in_the_index() -> None:
+    index = read("docs/README.md")
+    guides = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    assert [str(guide) for guide in guides if guide.name != "README.md" and f"({guide})" not in index] == []
+
+
+# Commands
+
+
+@pytest.mark.parametrize(("document", "line"), list(commands()))
+def test_a_command_in_a_document_can_be_typed(document: str, line: str) -> None:
+    program, *arguments = shlex.split(line, comments=True)
+    match Path(program).name:
+        case "fedacg":
+            check_fedacg(arguments)
+        case "make":
+            targets = re.findall(r"^(\w+):", read("Makefile"), re.MULTILINE)
+            assert set(arguments) <= set(targets)
+        case "python":
+            files = [argument for argument in arguments if argument.endswith(".py")]
+            assert arguments[:2] == ["-m", "pytest"] or files
+            assert all((ROOT / file).is_file() for file in files)
+        case "pip":
+            assert arguments[0] == "install"
+        case other:
+            pytest.fail(f"{other}: not a program that documents use")
+
+
+def check_fedacg(arguments: list[str]) -> None:
+    """The subcommand and its options are there, the recipe, the method and the settings are valid."""
+    command: click.Command = typer.main.get_command(app)
+    context = click.Context(command)
+    while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        name, *arguments = arguments
+        found = command.get_command(context, name)
+        assert found is not None, f"no command {name}"
+        command = found
+    try:
+        given = command.make_context(command.name, list(arguments)).params
+    except click.exceptions.Exit:
+        return  # --help and --version end there
+    recipe = given.get("recipe")
+    if recipe in recipe_names():
+        for method in (given.get("methods") or given.get("method") or "fedacg").split(","):
+            Experiment.parse(override(with_method(find(recipe), method), given["settings"] or []))
+    elif recipe is not None:
+        assert recipe.endswith(".toml")
+
+
+def leaves(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        for sub, below in command.commands.items():
+            yield from leaves(below, f"{name} {sub}")
+    else:
+        yield name, command
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [pytest.param(*leaf, id=leaf[0]) for leaf in leaves(typer.main.get_command(app), "fedacg")],
+)
+def test_every_command_and_option_is_documented(name: str, command: click.Command) -> None:
+    text = read("docs/command-line.md")
+    heading = " ".join(name.split()[:2])
+    section = re.split(r"^## ", text.split(f"\n## {heading}\n", 1)[1], flags=re.MULTILINE)[0]
+    assert name in section
+    options = [option for p in command.params if isinstance(p, click.Option) for option in p.opts]
+    assert [option for option in options if option != "--help" and f"`{option}`" not in section] == []
+
+
+@pytest.mark.parametrize(
+    ("document", "command", "output"),
+    [each for each in transcripts() if each[1] in PRINTED or fails(each[2])],
+)
+def test_printed_output_is_what_the_program_prints(
+    document: str, command: str, output: str, fedacg: Command
+) -> None:
+    outcome = fedacg(*shlex.split(command)[1:])
+    printed = [line.rstrip() for line in (outcome.out + outcome.err).rstrip().splitlines()]
+    assert output.rstrip().splitlines() == printed, f"{document}: now\n" + "\n".join(printed)
+
+
+# Settings
+
+
+def allowed(annotation: Any, bounds: list[Any]) -> str:
+    """What a key admits, in the words of the table."""
+    if get_origin(annotation) is Literal:
+        *first, last = (f"`{value}`" for value in get_args(annotation))
+        return f"{', '.join(first)} or {last}"
+    if get_origin(annotation) is tuple:
+        inner = get_args(annotation)[0]
+        if get_origin(inner) is Annotated:
+            kind, field = get_args(inner)
+            return f"list of {allowed(kind, field.metadata).replace('number', 'numbers', 1)}"
+        return f"list of {allowed(inner, [])}s"
+    words = {bool: "true or false", str: "text", int: "whole number", float: "number"}[annotation]
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    limits = [
+        f"{sign} {getattr(bound, name):g}"
+        for bound in bounds
+        for name, sign in signs.items()
+        if getattr(bound, name, None) is not None
+    ]
+    return f"{words} {', '.join(limits)}".strip()
+
+
+def settings(section: type[Section], prefix: str = "") -> Iterator[list[str]]:
+    """[key, default, allowed] of every key of an experiment."""
+    for name, field in section.model_fields.items():
+        if inspect.isclass(field.annotation) and issubclass(field.annotation, Section):
+            yield from settings(field.annotation, f"{name}.")
+        else:
+            default = list(field.default) if isinstance(field.default, tuple) else field.default
+            yield [f"`{prefix}{name}`", f"`{json.dumps(default)}`", allowed(field.annotation, field.metadata)]
+
+
+def test_the_table_of_settings_is_that_of_the_code() -> None:
+    assert [row[:3] for row in rows(read("docs/command-line.md"), "| key |")] == list(settings(Experiment))
+
+
+def test_the_tables_name_all_data_sets_splits_and_networks() -> None:
+    text = read("docs/command-line.md")
+    meaning = {row[0]: row[3] for row in rows(text, "| key |")}
+    assert set(re.findall(r"`([\w-]+)`", meaning["`data.name`"])) == set(catalogue.NAMES)
+    assert set(catalogue.SPLITS) <= set(re.findall(r"`([\w-]+)`", meaning["`data.split`"]))
+    assert [row[0] for row in rows(text, "| `model.name` | what")] == [f"`{name}`" for name in models.NAMES]
+    assert [row[0] for row in rows(read("docs/data.md"), "| name | examples")] == [
+        f"`{name}`" for name in catalogue.NAMES
+    ]
+
+
+def method_rows() -> Iterator[list[str]]:
+    parts = {f"+{name}": modifier for name, modifier in MODIFIERS.items()}
+    for name, entry in {**METHODS, **parts}.items():
+        for option, spec in entry.options.items():
+            yield [f"`{name}`", f"`{option}`", f"{spec.default:g}", f"`{spec}`"]
+
+
+def test_the_table_of_methods_is_that_of_the_code() -> None:
+    table = [row[:4] for row in rows(read("docs/command-line.md"), "| method | option")]
+    expected = list(method_rows())
+    now = "\n".join(f"| {' | '.join(row)} | |" for row in expected)
+    assert table == expected, f"docs/command-line.md: now\n{now}"
+
+
+def test_the_readme_names_all_methods_and_parts() -> None:
+    table = {row[0]: row[1] for row in rows(read("README.md"), "| | now")}
+    assert re.findall(r"`(\w+)`", table["methods"]) == list(METHODS)
+    assert set(re.findall(r"`\+(\w+)`", table["parts"])) == set(MODIFIERS)
+
+
+@pytest.mark.parametrize("document", ["docs/command-line.md", "docs/data.md"])
+def test_an_experiment_in_a_document_is_valid(document: str, tmp_path: Path) -> None:
+    for block in blocks(read(document), "toml"):
+        (tmp_path / "block.toml").write_text(block)
+        Experiment.parse(find(str(tmp_path / "block.toml")))
+
+
+def test_every_parameter_of_run_is_documented_with_its_default() -> None:
+    documented = {
+        name: row[1] for row in rows(read("docs/bring-your-own.md"), "| parameter") for name in row[0].split(", ")
+    }
+    for name, parameter in inspect.signature(fedacg.run).parameters.items():
+        default = parameter.default
+        spelled = json.dumps(default) if isinstance(default, str) else repr(default)
+        assert documented.pop(f"`{name}`") == ("" if default is parameter.empty else f"`{spelled}`")
+    assert documented == {}
+
+
+# Data, randomness, the house
+
+
+def test_downloads_are_documented_with_address_and_checksum() -> None:
+    text = read("docs/data.md")
+    for remotes in download.REMOTES.values():
+        for remote in remotes:
+            assert remote.url.rpartition("/")[0] + "/" in text
+            assert f"`{remote.place}` | `{remote.md5}`" in text
+
+
+def test_every_stream_of_randomness_is_documented() -> None:
+    pattern = re.compile(r'(?:generator|stream_seed|random)\((?:[\w.]+, )?"([\w ]+)"')
+    purposes = {purpose for path in SOURCE.rglob("*.py") for purpose in pattern.findall(path.read_text())}
+    assert {row[0].strip("`") for row in rows(read("docs/reproducibility.md"), "| purpose")} == purposes
+
+
+def test_algorithm_1_stands_in_the_code() -> None:
+    table = rows(read("docs/concepts.md"), "| Algorithm 1")
+    assert [row[1] for row in table if row[1].strip("`") not in (SOURCE / row[2]).read_text()] == []
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    required = [re.split(r"[<>=\[]", dependency)[0] for dependency in project["dependencies"]]
+    text = read("docs/developers/house.md")
+    assert [row[0] for row in rows(text, "| package")] == required
+    extras = [
+        re.split(r"[<>=\[]", name)[0] for group in project["optional-dependencies"].values() for name in group
+    ]
+    paragraph = text.split("\nExtras:")[1].split("\n\n")[0]
+    assert [name for name in extras if name != "fedacg" and not re.search(rf"\b{name}\b", paragraph)] == []
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The rooms a file imports from."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "fedacg":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedacg."):
+            yield str(node.module).split(".")[1]
+
+
+def test_rooms_import_from_lower_floors_only() -> None:
+    floors = {
+        room: int(row[0])
+        for row in rows(read("docs/developers/house.md"), "| floor")
+        for room in re.findall(r"`(\w+)`", row[1])
+    }
+    upward = []
+    for path in SOURCE.rglob("*.py"):
+        room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        others = [other for other in imports(path) if other != room]
+        upward += [f"{room} → {other}" for other in others if floors[other] >= floors[room]]
+    assert upward == []
+
+
+# Python
+
+
+@pytest.fixture
+def own_catalogue() -> Iterator[None]:
+    """What a document adds to the catalogue of methods is taken out again."""
+    tables: list[dict[str, Any]] = [METHODS, MODIFIERS]  # type: ignore[list-item]
+    before = [dict(table) for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
+
+
+@pytest.mark.parametrize("document", RUNNABLE)
+@pytest.mark.usefixtures("own_catalogue")
+def test_the_python_of_a_document_runs(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "document"}
+    for number, block in enumerate(blocks(read(document), "python"), start=1):
+        exec(compile(block, f"{document}, block {number}", "exec"), namespace)
+    for name, value in list(namespace.items()):
+        if name.startswith("test_"):
+            value()
+
+
+def test_no_other_document_has_python_that_is_not_run() -> None:
+    tested = {*RUNNABLE, "README.md"}
+    with_python = {named(path) for path in DOCUMENTS if blocks(path.read_text(encoding="utf-8"), "python")}
+    assert with_python == tested

@@ -1,0 +1,34 @@
+"""Small runs of described experiments, and ways to stop them."""
+
+from pathlib import Path
+
+from fedacg.config.experiment import Experiment, override, read_toml
+from fedacg.runs.metrics import History, RoundMetrics
+from fedacg.runs.runner import Result
+from support.command import TINY
+
+
+def tiny(tmp_path: Path, *settings: str) -> Experiment:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return Experiment.parse(override(read_toml(path), settings))
+
+
+class StopAfter:
+    """An observer that presses Ctrl-C at a round."""
+
+    def __init__(self, round: int) -> None:
+        self._round = round
+
+    def begin(self, experiment: Experiment, done: int) -> None: ...
+
+    def round(self, metrics: RoundMetrics, history: History) -> None:
+        if metrics.round == self._round:
+            raise KeyboardInterrupt
+
+    def end(self) -> None: ...
+
+
+def digest(result: Result) -> str:
+    found: str = result.summary["vector_sha256"]
+    return found
