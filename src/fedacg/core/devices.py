@@ -31,6 +31,21 @@ def seed_layers(device: torch.device, seed: int) -> None:
         torch.get_device_module(device).manual_seed(seed)
 
 
+def draws_of_layers(device: torch.device) -> list[Tensor]:
+    """Where the generators stand that layers draw from by themselves."""
+    states = [torch.default_generator.get_state()]
+    if device.type != "cpu":
+        states.append(torch.get_device_module(device).get_rng_state())
+    return states
+
+
+def set_draws_of_layers(device: torch.device, states: list[Tensor]) -> None:
+    """Set them back to where they stood, so that layers draw the same once more."""
+    torch.default_generator.set_state(states[0])
+    if device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(states[1])
+
+
 def wide(vector: Tensor) -> torch.dtype:
     """The widest floating point type of a vector's device; MPS has no float64."""
     return torch.float32 if vector.device.type == "mps" else torch.float64

@@ -109,6 +109,16 @@ def clone(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module)
 
 
+def as_rows(tensor: Tensor, rows: int) -> Tensor:
+    """A tensor as a matrix with so many rows; one row holds all of a single client's."""
+    return tensor.reshape(rows, tensor.numel() // rows)
+
+
+def add_scaled(a: Tensor, b: Tensor, factor: float | Tensor) -> Tensor:
+    """a + factor·b, where the factor is one number or a column with one for each row."""
+    return torch.addcmul(a, b, factor) if isinstance(factor, Tensor) else torch.add(a, b, alpha=factor)
+
+
 def sha256(vector: Tensor) -> str:
     """Fingerprint of a vector's bytes."""
     return hashlib.sha256(vector.contiguous().numpy().tobytes()).hexdigest()

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fedacg.core.vector import FlatModel, clone
 from fedacg.engines.orders import Evaluate, Evaluated, Order, Outcome, Prepare
 from fedacg.engines.shared_memory import room
 from fedacg.engines.supervisor import Staff
@@ -73,12 +72,10 @@ def longest_first(parts: Sequence[Sequence[Task]], window: int) -> list[int]:
 
 def message_rooms(job: Job) -> tuple[int, int]:
     """Bytes that a broadcast may take, and that a group's messages may: what clients kept, send and keep."""
-    flat = FlatModel(clone(job.module), channels_last=job.channels_last)
-    method, vector = job.method, flat.w.numel() * flat.w.element_size()
-    buffers = room(1, flat.read_buffers().numel() * flat.w.element_size())
-    upload = room(method.up, method.link.size(flat.w.numel(), flat.w.element_size())) + buffers
-    memory = room(method.state, vector) + buffers if method.state else 0
-    return room(method.down, vector) + buffers, job.group * (memory + upload + memory)
+    traffic = job.traffic
+    memory, upload = room(job.group, traffic.kept), max(room(job.group, traffic.up), room(job.group, traffic.first))
+    model = room(1, {"theta": traffic.down["phi"], "buffers": traffic.down["buffers"]})
+    return max(model, room(1, traffic.down)), memory + upload + memory
 
 
 def widest_window(workers: int, group_room: int) -> int:

@@ -75,7 +75,7 @@ class Train(Order):
 
 @dataclass(frozen=True)
 class TrainInSlot(Train):
-    """Train a group and put their uploads into a slot, where what a single client kept lies already."""
+    """Train a group and put their uploads into a slot, where what its clients kept lies already."""
 
     slot: int
     kept: tuple[Place, ...]

@@ -16,13 +16,11 @@ from fedacg.engines.orders import (
 )
 from fedacg.engines.process_pool import Pool
 from fedacg.engines.shared_memory import Segment, freeze, read_message, write_message
-from fedacg.simulation.engine import NOBODY, Answers, ClientMemory, Evaluation, Job, Task, groups
+from fedacg.simulation.engine import Answers, ClientMemory, Evaluation, Job, Task, Training, groups, recall
 
 
 class ProcessEngine:
     """A pool of workers that lives for as many jobs as it is given."""
-
-    lost = NOBODY
 
     def __init__(self, workers: int) -> None:
         self._pool = Pool(workers)
@@ -43,7 +41,10 @@ class ProcessEngine:
         self._announce({}, slots=self._pool.size)
         prepare(self._pool)
 
-    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
+    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Training:
+        return Training(self._answers(broadcast, tasks, kept))
+
+    def _answers(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
         parts = groups(tasks, self._job.group)
         slots = min(self._slots, len(parts))
         replies = self._announce(broadcast, slots)
@@ -52,9 +53,7 @@ class ProcessEngine:
 
         def order(key: int) -> TrainInSlot:
             slot = slot_of[key] = free.pop()
-            # Clients that are trained at once keep nothing.
-            memory = kept(parts[key][0].client) if self._job.group == 1 else {}
-            places = write_message(replies, memory, start=slot * self._slot)
+            places = write_message(replies, recall(kept, parts[key]), start=slot * self._slot)
             return TrainInSlot(key, tuple(parts[key]), slot, tuple(places))
 
         for trained in in_order(self._pool, longest_first(parts, window=slots), order, window=slots):

@@ -1,23 +1,21 @@
 """All work in this process, one group of clients after the other."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from fedacg.core.messages import Message
-from fedacg.engines.worker import Worker
-from fedacg.simulation.engine import NOBODY, Answers, ClientMemory, Evaluation, Job, Task, chunks, groups, total
+from fedacg.simulation.engine import ClientMemory, Evaluation, Job, Task, Training, chunks, groups, recall, total
+from fedacg.simulation.worker import Worker
 
 
 class SerialEngine:
     """One worker, here."""
 
-    lost = NOBODY
-
     def setup(self, job: Job) -> None:
         self._worker = Worker(job)
 
-    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
-        for group in groups(tasks, self._worker.job.group):
-            yield self._worker.train_group(group, broadcast, kept)
+    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Training:
+        worker = self._worker
+        return Training(worker.serve(g, broadcast, recall(kept, g)) for g in groups(tasks, worker.job.group))
 
     def evaluate(self, model: Message) -> Evaluation:
         job = self._worker.job

@@ -97,9 +97,9 @@ def _read(segment: Segment, place: Place) -> Tensor:
     return vector.view(place.rows, place.count // place.rows) if place.rows else vector
 
 
-def room(count: int, size: int) -> int:
-    """Bytes in a segment that so many vectors of this size may take, alignment included."""
-    return count * (_aligned(size) + _ALIGNMENT)
+def room(rows: int, sizes: Mapping[str, int]) -> int:
+    """Bytes in a segment that the messages of so many clients may take, whose tensors have these sizes."""
+    return sum(_aligned(rows * size) + _ALIGNMENT for size in sizes.values())
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 
 from fedacg.core.messages import Message
 from fedacg.engines.orders import Evaluate, Evaluated, Failed, Hello, Order, Outcome, Prepared, Train
-from fedacg.engines.worker import Worker
 from fedacg.simulation.engine import Job
+from fedacg.simulation.worker import Worker
 
 
 class Service(ABC):

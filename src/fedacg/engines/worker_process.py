@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection
 
 from fedacg.engines.orders import Broadcast, Hello, Order, Room, Setup, Train, TrainedInSlot, TrainInSlot
 from fedacg.engines.shared_memory import end_of, read_message, receive_segment, thaw, write_message
-from fedacg.engines.worker import Worker
 from fedacg.engines.worker_loop import Service
 from fedacg.simulation.engine import Job
+from fedacg.simulation.worker import Worker
 
 
 class WorkerProcess(Service):
@@ -49,7 +49,7 @@ class WorkerProcess(Service):
     def _train(self, worker: Worker, order: Train) -> TrainedInSlot:
         assert isinstance(order, TrainInSlot)
         kept = read_message(self._up, order.kept)
-        answers = worker.train_group(order.tasks, self._message, lambda _: kept)
+        answers = worker.serve(order.tasks, self._message, kept)
         # What the client kept stays whole, in case this worker dies and the task is done again.
         start = end_of(order.kept, start=order.slot * self._slot)
         upload = write_message(self._up, answers.upload, start)

@@ -9,20 +9,17 @@ Clients keep nothing between rounds, and nothing but φ and Δ_i is sent.
 
 from dataclasses import replace
 
-from fedacg.errors import InputError
 from fedacg.methods.method import Entry, Method, Modifier, fraction, positive, rate
-from fedacg.methods.objective import Proximal
-from fedacg.methods.rules import Average, Lookahead
+from fedacg.methods.parts import Empirical, Proximal
+from fedacg.methods.rules import Lookahead
 
 
 def fedacg(lam: float, beta: float, server_lr: float) -> Method:
-    return Method(Lookahead(lam, server_lr), corrections=(Proximal(beta),))
+    return Method(Lookahead(lam, server_lr), objective=(Empirical(), Proximal(beta)))
 
 
 def swap_in_lookahead(method: Method, lam: float) -> Method:
-    if not isinstance(method.rule, Average):
-        raise InputError("it has a server rule of its own, and a method has only one")
-    return replace(method, rule=Lookahead(lam, method.rule.server_lr))
+    return replace(method, rule=method.rule.in_place_of_average(lambda average: Lookahead(lam, average.server_lr)))
 
 
 FEDACG = Entry(

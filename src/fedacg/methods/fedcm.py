@@ -2,19 +2,21 @@
 
     server   broadcast φ = θ and D
     client   w ← w − η(αg + (1−α)D)
-    server   D ← −Σ ω_i Δ_i/(ηK_i);  θ ← θ + η_g Σ ω_i Δ_i
+    server   D ← −Σ ω_i Δ_i/(K_i η);  θ ← θ + η_g Σ ω_i Δ_i
 
-η and K_i are those of the round and the client that made Δ_i. D starts at zero.
+K_i η is the sum of the rates of the steps that made Δ_i. D starts at zero.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from fedacg.core.round import Round
 from fedacg.methods.method import Entry, Method, Option, positive
-from fedacg.methods.objective import Assignment, Correction
-from fedacg.methods.rules import Reply, ServerRule, State
+from fedacg.methods.parts import Correction, Empirical
+from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
+from fedacg.methods.visit import Assignment
 
 
 class ClientMomentum(Correction):
@@ -33,7 +35,7 @@ class ClientMomentum(Correction):
 
 
 class DirectionServer(ServerRule):
-    """D ← −Σ ω_i Δ_i/(ηK_i);  θ ← θ + η_g Σ ω_i Δ_i"""
+    """D ← −Σ ω_i Δ_i/(K_i η);  θ ← θ + η_g Σ ω_i Δ_i"""
 
     def __init__(self, server_lr: float) -> None:
         self.server_lr = server_lr
@@ -41,19 +43,22 @@ class DirectionServer(ServerRule):
     def init(self, theta: Tensor) -> State:
         return {"theta": theta, "direction": torch.zeros_like(theta)}
 
-    def broadcast(self, state: State) -> dict[str, Tensor]:
+    def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
         return {"phi": state["theta"], "direction": state["direction"]}
 
-    def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
-        delta, direction = torch.zeros_like(state["theta"]), torch.zeros_like(state["theta"])
-        for reply in replies:
-            delta.add_(reply.delta, alpha=reply.weight)
-            direction.sub_(reply.delta, alpha=reply.weight / (reply.lr * reply.steps))
-        return {"theta": torch.add(state["theta"], delta, alpha=self.server_lr), "direction": direction}
+    def collect(self, reply: Reply) -> Mapping[str, Term]:
+        return {
+            "delta": (reply.delta, reply.weight),
+            "direction": (reply.delta, -reply.weight / reply.total_lr),
+        }
+
+    def step(self, state: State, totals: Totals, round: Round) -> State:
+        theta = torch.add(state["theta"], totals["delta"], alpha=self.server_lr)
+        return {"theta": theta, "direction": totals["direction"]}
 
 
 def fedcm(alpha: float, server_lr: float) -> Method:
-    return Method(DirectionServer(server_lr), corrections=(ClientMomentum(alpha),), down=2)
+    return Method(DirectionServer(server_lr), objective=(Empirical(), ClientMomentum(alpha)))
 
 
 FEDCM = Entry(

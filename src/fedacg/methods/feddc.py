@@ -10,38 +10,46 @@ mean over the cohort, mean_S(w_i + h_i), which is the same when everybody takes 
 by the whole drift of whoever happens to be sampled. mean_S is the plain mean; all states start at zero.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
+from fedacg.core.messages import Message
+from fedacg.core.round import Round
+from fedacg.core.vector import add_scaled
 from fedacg.methods.method import Entry, Method, rate
-from fedacg.methods.objective import Assignment, Correction, Departure
-from fedacg.methods.rules import Reply, ServerRule, State
+from fedacg.methods.parts import Correction, Empirical
+from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
+from fedacg.methods.visit import Assignment, Departure
 
 
 class DriftCorrection(Correction):
     """The gradient of α/2 ‖w − (φ − h_i)‖² + ⟨w, g − g_i⟩, which is α(w − φ + h_i) + g − g_i."""
 
     pulls = True
+    fuses = True
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
 
     def begin(self, assignment: Assignment) -> None:
         self._h, self._g, self._mean_g = assignment.state("h"), assignment.state("g"), assignment.broadcast["g"]
-        self._step_size = assignment.steps * assignment.lr
+        self._total_lr = assignment.total_lr
         self._centre = assignment.phi - self._h
         self._linear = self._mean_g - self._g
         self._scratch = assignment.scratch
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        g.add_(torch.sub(w, self._centre, out=self._scratch), alpha=self.alpha).add_(self._linear)
+        rows = slice(len(w))
+        g.add_(torch.sub(w, self._centre[rows], out=self._scratch[rows]), alpha=self.alpha).add_(self._linear[rows])
 
     def end(self, delta: Tensor, departure: Departure) -> None:
-        arrived = departure.send("delta", delta)
-        change = departure.send("g", torch.sub(-self._mean_g, arrived, alpha=1 / self._step_size))
-        departure.keep["h"], departure.keep["g"] = self._h + arrived, self._g + change
+        departure.send("delta", delta)
+        departure.send("g", add_scaled(-self._mean_g, departure.arrived("delta"), -1 / self._total_lr))
+
+    def keep(self, arrived: Callable[[str], Tensor]) -> Message:
+        return {"h": self._h + arrived("delta"), "g": self._g + arrived("g")}
 
 
 class DriftServer(ServerRule):
@@ -50,22 +58,21 @@ class DriftServer(ServerRule):
     def init(self, theta: Tensor) -> State:
         return {"theta": theta, "h": torch.zeros_like(theta), "g": torch.zeros_like(theta)}
 
-    def broadcast(self, state: State) -> dict[str, Tensor]:
+    def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
         return {"phi": state["theta"], "g": state["g"]}
 
-    def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
-        total, change, count = torch.zeros_like(state["theta"]), torch.zeros_like(state["g"]), 0
-        for reply in replies:
-            total.add_(reply.delta)
-            change.add_(reply.extras["g"])
-            count += 1
-        h = torch.add(state["h"], total, alpha=1 / clients)
-        g = torch.add(state["g"], change, alpha=1 / clients)
-        return {"theta": total.div_(count).add_(state["theta"]).add_(h), "h": h, "g": g}
+    def collect(self, reply: Reply) -> Mapping[str, Term]:
+        return {"delta": (reply.delta, 1.0), "g": (reply.extras["g"], 1.0)}
+
+    def step(self, state: State, totals: Totals, round: Round) -> State:
+        h = torch.add(state["h"], totals["delta"], alpha=1 / round.clients)
+        g = torch.add(state["g"], totals["g"], alpha=1 / round.clients)
+        mean = totals["delta"] / totals.count
+        return {"theta": mean.add_(state["theta"]).add_(h), "h": h, "g": g}
 
 
 def feddc(alpha: float) -> Method:
-    return Method(DriftServer(), corrections=(DriftCorrection(alpha),), down=2, sends=("delta", "g"), state=2)
+    return Method(DriftServer(), objective=(Empirical(), DriftCorrection(alpha)))
 
 
 FEDDC = Entry(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedacg.methods.method import Entry, Method, positive, rate
-from fedacg.methods.objective import Empirical, Forward, Loss
+from fedacg.methods.parts import Empirical, Forward, Loss
 from fedacg.methods.rules import Average
 
 _EPSILON = 1e-8
@@ -20,7 +20,7 @@ _EPSILON = 1e-8
 class Decorrelation(Loss):
     """β·(1/B)·mean of the squared off-diagonal entries of XᵀX"""
 
-    staged = True
+    needs = frozenset({"stages"})
 
     def __init__(self, beta: float) -> None:
         self.beta = beta
@@ -38,7 +38,7 @@ class Decorrelation(Loss):
 
 
 def feddecorr(beta: float, server_lr: float) -> Method:
-    return Method(Average(server_lr), losses=(Empirical(), Decorrelation(beta)))
+    return Method(Average(server_lr), objective=(Empirical(), Decorrelation(beta)))
 
 
 FEDDECORR = Entry(

@@ -7,20 +7,24 @@ mean_S is the plain mean over the cohort, as in its paper: the optimum it finds 
 g_i belongs to the client and starts at zero; h is the mean of g_i over all N clients, at every instant.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
+from fedacg.core.messages import Message
+from fedacg.core.round import Round
 from fedacg.methods.method import Entry, Method, positive
-from fedacg.methods.objective import Assignment, Correction, Departure
-from fedacg.methods.rules import Reply, ServerRule, State, sum_deltas
+from fedacg.methods.parts import Correction, Empirical
+from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
+from fedacg.methods.visit import Assignment
 
 
 class DynamicRegulariser(Correction):
     """The gradient of −⟨g_i, w⟩ + α/2 ‖w − φ‖², which is α(w − φ) − g_i."""
 
     pulls = True
+    fuses = True
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
@@ -29,11 +33,11 @@ class DynamicRegulariser(Correction):
         self._phi, self._g, self._scratch = assignment.phi, assignment.state("g"), assignment.scratch
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        g.add_(torch.sub(w, self._phi, out=self._scratch), alpha=self.alpha).sub_(self._g)
+        rows = slice(len(w))
+        g.add_(torch.sub(w, self._phi, out=self._scratch[rows]), alpha=self.alpha).sub_(self._g[rows])
 
-    def end(self, delta: Tensor, departure: Departure) -> None:
-        arrived = departure.send("delta", delta)
-        departure.keep["g"] = torch.sub(self._g, arrived, alpha=self.alpha)
+    def keep(self, arrived: Callable[[str], Tensor]) -> Message:
+        return {"g": torch.sub(self._g, arrived("delta"), alpha=self.alpha)}
 
 
 class DynamicServer(ServerRule):
@@ -45,15 +49,18 @@ class DynamicServer(ServerRule):
     def init(self, theta: Tensor) -> State:
         return {"theta": theta, "h": torch.zeros_like(theta)}
 
-    def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
-        total, count = sum_deltas(replies)
-        h = torch.sub(state["h"], total, alpha=self.alpha / clients)
-        theta = total.div_(count).add_(state["theta"]).sub_(h, alpha=1 / self.alpha)
+    def collect(self, reply: Reply) -> Mapping[str, Term]:
+        return {"delta": (reply.delta, 1.0)}
+
+    def step(self, state: State, totals: Totals, round: Round) -> State:
+        h = torch.sub(state["h"], totals["delta"], alpha=self.alpha / round.clients)
+        mean = totals["delta"] / totals.count
+        theta = mean.add_(state["theta"]).sub_(h, alpha=1 / self.alpha)
         return {"theta": theta, "h": h}
 
 
 def feddyn(alpha: float) -> Method:
-    return Method(DynamicServer(alpha), corrections=(DynamicRegulariser(alpha),), state=1)
+    return Method(DynamicServer(alpha), objective=(Empirical(), DynamicRegulariser(alpha)))
 
 
 FEDDYN = Entry(

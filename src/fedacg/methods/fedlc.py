@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
 from fedacg.methods.method import Entry, Method, positive, rate
-from fedacg.methods.objective import Assignment, Forward, Loss
+from fedacg.methods.parts import Forward, Loss
 from fedacg.methods.rules import Average
+from fedacg.methods.visit import Assignment
 
 
 class Calibrated(Loss):
@@ -33,7 +34,7 @@ class Calibrated(Loss):
 
 
 def fedlc(tau: float, server_lr: float) -> Method:
-    return Method(Average(server_lr), losses=(Calibrated(tau),))
+    return Method(Average(server_lr), objective=(Calibrated(tau),))
 
 
 FEDLC = Entry(

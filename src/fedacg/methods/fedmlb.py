@@ -12,15 +12,16 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from fedacg.methods.method import Entry, Method, positive, rate
-from fedacg.methods.objective import Assignment, Empirical, Forward, Loss
+from fedacg.methods.parts import Empirical, Forward, Loss
 from fedacg.methods.rules import Average
+from fedacg.methods.visit import Assignment
 from fedacg.models.staged import StagedModel
 
 
 class Branches(Loss):
     """λ₁·mean_l CE(z_l) + λ₂·mean_l KL(softmax(z_l/T) ‖ softmax(z/T))"""
 
-    staged = True
+    needs = frozenset({"stages"})
 
     def __init__(self, lam1: float, lam2: float, temperature: float) -> None:
         self.lam1, self.lam2, self.temperature = lam1, lam2, temperature
@@ -42,7 +43,7 @@ class Branches(Loss):
 
 
 def fedmlb(lam1: float, lam2: float, temperature: float, server_lr: float) -> Method:
-    return Method(Average(server_lr), losses=(Empirical(), Branches(lam1, lam2, temperature)))
+    return Method(Average(server_lr), objective=(Empirical(), Branches(lam1, lam2, temperature)))
 
 
 FEDMLB = Entry(

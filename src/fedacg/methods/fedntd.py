@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from fedacg.methods.method import Entry, Method, Option, positive
-from fedacg.methods.objective import Assignment, Forward, Loss
+from fedacg.methods.parts import Forward, Loss
 from fedacg.methods.rules import Average
+from fedacg.methods.visit import Assignment
 
 
 class NotTrueDistillation(Loss):
@@ -39,7 +40,7 @@ class NotTrueDistillation(Loss):
 
 
 def fedntd(beta: float, temperature: float, server_lr: float) -> Method:
-    return Method(Average(server_lr), losses=(NotTrueDistillation(beta, temperature),))
+    return Method(Average(server_lr), objective=(NotTrueDistillation(beta, temperature),))
 
 
 FEDNTD = Entry(

@@ -9,11 +9,11 @@ How Q works, and the bytes it takes, is in quantise.py. (Reisizadeh et al., AIST
 from dataclasses import replace
 
 from fedacg.methods.method import Method, Modifier, Option
-from fedacg.methods.quantise import BITS, Quantised
+from fedacg.methods.quantise import BITS, Quantise
 
 
 def quantise_upload(method: Method, bits: float) -> Method:
-    return replace(method, link=Quantised(int(bits)))
+    return replace(method, upload=(*method.upload, Quantise(int(bits))))
 
 
 PAQ = Modifier(

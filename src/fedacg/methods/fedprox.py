@@ -8,18 +8,18 @@ from dataclasses import replace
 
 from fedacg.errors import InputError
 from fedacg.methods.method import Entry, Method, Modifier, positive, rate
-from fedacg.methods.objective import Proximal
+from fedacg.methods.parts import Empirical, Proximal
 from fedacg.methods.rules import Average
 
 
 def fedprox(mu: float, server_lr: float) -> Method:
-    return Method(Average(server_lr), corrections=(Proximal(mu),))
+    return Method(Average(server_lr), objective=(Empirical(), Proximal(mu)))
 
 
 def add_proximal(method: Method, mu: float) -> Method:
     if any(part.pulls for part in method.corrections):
         raise InputError("it pulls towards φ already; set the strength of that pull instead")
-    return replace(method, corrections=(*method.corrections, Proximal(mu)))
+    return replace(method, objective=(*method.objective, Proximal(mu)))
 
 
 FEDPROX = Entry(

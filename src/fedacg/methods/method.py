@@ -1,33 +1,55 @@
-"""A federated method = server rule × local objective × link, and how one is described in the catalogue."""
+"""A federated method = server rule × objective × local step × upload chain, and how one is described in the catalogue."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from fedacg.core.messages import FullPrecision, Link
 from fedacg.errors import InputError
-from fedacg.methods.objective import Correction, Empirical, Loss, LossFunction
+from fedacg.methods.parts import Correction, Empirical, LocalStep, Loss, LossFunction, Part
 from fedacg.methods.rules import ServerRule
+from fedacg.methods.upload import Chain, Link
+
+
+NEEDS = {
+    "stages": "a model made of stages and a head (fedacg.models.StagedModel)",
+    "full participation": "every client in every round: cohort.fraction = 1 and neither absent nor dropped clients",
+    "uniform weights": "cohort.weights = 'uniform'",
+    "single updates": "a server that sees the update of each client",
+}
+"""What a method may ask of a federation; it is checked before anything runs."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """The three choices that make a method. Objectives add up, so a combination needs no code of its own."""
+    """What a method is made of: server rule × objective × local step × upload chain."""
 
     rule: ServerRule
-    losses: tuple[Loss, ...] = (Empirical(),)
-    corrections: tuple[Correction, ...] = ()
-    link: Link = FullPrecision()  # noqa: RUF009 - it holds nothing
-    down: int = 1
-    """Model-sized vectors a client receives a round."""
-    sends: tuple[str, ...] = ("delta",)
-    """The names of the model-sized vectors it sends; `delta` is among them."""
-    state: int = 0
-    """Model-sized vectors it must keep between rounds."""
+    objective: tuple[Part, ...] = (Empirical(),)
+    """Losses and corrections, which add up, and parts that only send or keep something."""
+    step: LocalStep = LocalStep()  # noqa: RUF009 - it holds nothing
+    upload: tuple[Link, ...] = ()
+    """What happens to the vectors that clients send, in this order; by default nothing."""
+
+    def __post_init__(self) -> None:
+        for link in self.upload[:-1]:
+            if link.last:
+                raise InputError(f"after {type(link).__name__}, which writes the bytes to send, no link can come")
 
     @property
-    def up(self) -> int:
-        """Model-sized vectors a client sends a round."""
-        return len(self.sends)
+    def parts(self) -> tuple[Part, ...]:
+        """All that serves a client."""
+        return (*self.objective, self.step)
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        return tuple(part for part in self.objective if isinstance(part, Loss))
+
+    @property
+    def corrections(self) -> tuple[Correction, ...]:
+        return tuple(part for part in self.objective if isinstance(part, Correction))
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.upload)
 
     @property
     def empirical(self) -> Empirical:
@@ -35,22 +57,24 @@ class Method:
         return next((loss for loss in self.losses if isinstance(loss, Empirical)), Empirical())
 
     @property
-    def parts(self) -> str:
-        """What it is made of: server rule × local objective."""
-        objective = " + ".join(type(part).__name__ for part in (*self.losses, *self.corrections))
-        return f"{type(self.rule).__name__} × {objective}"
+    def needs(self) -> frozenset[str]:
+        """What it asks of a federation, in the words of `NEEDS`."""
+        return self.rule.needs.union(*(part.needs for part in (*self.parts, *self.upload)))
 
     @property
-    def staged(self) -> bool:
-        """Whether it looks inside the network, which must then be made of stages and a head."""
-        return any(part.staged for part in (*self.losses, *self.corrections))
+    def summary(self) -> str:
+        """What it is made of, in the names of its parts."""
+        made_of = [" + ".join(type(part).__name__ for part in self.objective)]
+        made_of += [type(self.step).__name__] if type(self.step) is not LocalStep else []
+        made_of += [" → ".join(type(link).__name__ for link in self.upload)] if self.upload else []
+        return " × ".join([type(self.rule).__name__, *made_of])
 
     def with_loss(self, function: LossFunction) -> "Method":
         """The same method on a user's own loss in place of cross-entropy."""
         if not any(isinstance(loss, Empirical) for loss in self.losses):
             raise InputError("this method defines its own loss on the logits and takes no other")
-        swap = tuple(Empirical(function) if isinstance(part, Empirical) else part for part in self.losses)
-        return replace(self, losses=swap)
+        swap = tuple(Empirical(function) if isinstance(part, Empirical) else part for part in self.objective)
+        return replace(self, objective=swap)
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,24 @@ The features are what the head eats, in all three models. A client that takes pa
 z_p = z_g, and the term has no gradient.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, softplus
 
+from fedacg.core.messages import Message
 from fedacg.methods.method import Entry, Method, positive, rate
-from fedacg.methods.objective import Assignment, Departure, Empirical, Forward, Loss
+from fedacg.methods.parts import Empirical, Forward, Loss
 from fedacg.methods.rules import Average
+from fedacg.methods.visit import Assignment
 from fedacg.models.staged import StagedModel
 
 
 class Contrastive(Loss):
     """−μ log[e^{s_g/T} / (e^{s_g/T} + e^{s_p/T})] = μ log(1 + e^{(s_p − s_g)/T}), mean over the batch."""
 
-    staged = True
+    needs = frozenset({"stages"})
 
     def __init__(self, mu: float, temperature: float) -> None:
         self.mu, self.temperature = mu, temperature
@@ -40,9 +44,8 @@ class Contrastive(Loss):
         s_g, s_p = (cosine_similarity(forward.features, z) for z in (z_g, z_p))
         return self.mu * softplus((s_p - s_g) / self.temperature).mean()
 
-    def end(self, delta: Tensor, departure: Departure) -> None:
-        departure.keep["w"] = self._flat.w
-        departure.keep["buffers"] = self._flat.read_buffers()
+    def keep(self, arrived: Callable[[str], Tensor]) -> Message:
+        return {"w": self._flat.w, "buffers": self._flat.read_buffers()}
 
 
 @torch.no_grad()
@@ -52,7 +55,7 @@ def _features(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def moon(mu: float, temperature: float, server_lr: float) -> Method:
-    return Method(Average(server_lr), losses=(Empirical(), Contrastive(mu, temperature)), state=1)
+    return Method(Average(server_lr), objective=(Empirical(), Contrastive(mu, temperature)))
 
 
 MOON = Entry(

@@ -5,24 +5,26 @@ the position on an even grid over [−s, s], rounded up or down at random so tha
 The grid has 2ᵇ − 1 points, zero among them, and the two points ±s for b = 1.
 """
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
+
+from fedacg.methods.upload import Chain, Link, Memory
 
 BITS = (1, 2, 4, 8)
 BUCKET = 512
 
 
-class Quantised:
-    """A link that sends b bits an entry and one scale a bucket."""
+class Quantise(Link):
+    """b bits an entry and one scale a bucket."""
+
+    last = True
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
         self._last = 1 if bits == 1 else 2**bits - 2
         """The grid's last position; the first is 0."""
 
-    def encode(self, vector: Tensor, random: torch.Generator) -> Tensor:
+    def encode(self, vector: Tensor, rest: Chain, memory: Memory, random: torch.Generator) -> Tensor:
         """Scales first, in the vector's own type, then the positions, 8/b of them to a byte."""
         buckets = _buckets(vector)
         scale = buckets.abs().amax(dim=1, keepdim=True)
@@ -33,11 +35,7 @@ class Quantised:
         codes = lower.to(torch.uint8).add_(up)
         return torch.cat([scale.view(-1).view(torch.uint8), self._pack(codes.view(-1))])
 
-    def encode_rows(self, vectors: Tensor, randoms: Iterable[torch.Generator]) -> Tensor:
-        """The bytes of every row, each rounded with a generator of its own."""
-        return torch.stack([self.encode(v, random) for v, random in zip(vectors, randoms, strict=True)])
-
-    def decode(self, payload: Tensor, like: Tensor) -> Tensor:
+    def decode(self, payload: Tensor, like: Tensor, rest: Chain) -> Tensor:
         """The vector that arrived, as long and of the type as `like`."""
         count = -(-like.numel() // BUCKET)
         split = count * like.element_size()
@@ -45,16 +43,6 @@ class Quantised:
         codes = self._unpack(payload[split:]).view(count, BUCKET).to(like.dtype)
         vector = codes.sub_(self._last / 2).div_(self._last / 2).mul_(scale)
         return vector.view(-1)[: like.numel()]
-
-    def decode_rows(self, payloads: Tensor, like: Tensor) -> Tensor:
-        """The vectors that arrived, a row each."""
-        vectors = [self.decode(payload, like) for payload in payloads]
-        return torch.stack(vectors) if len(vectors) > 1 else vectors[0].unsqueeze(0)
-
-    def size(self, entries: int, entry_bytes: int) -> int:
-        """The bytes of a vector on the wire."""
-        count = -(-entries // BUCKET)
-        return count * (entry_bytes + BUCKET * self.bits // 8)
 
     def _pack(self, codes: Tensor) -> Tensor:
         per_byte = 8 // self.bits

@@ -1,23 +1,32 @@
-"""Server rules: what is broadcast and how the replies change the server's state.
+"""Server rules: what is broadcast, what is summed over the replies, and how the sums move the server.
 
-A rule holds no vectors. Its state is a record of named vectors that the store can write, and `step` returns
-a new one, so that an interrupted round leaves the old one whole. What clients do lives in objective.py.
+A rule holds no vectors. Its state is a record of named vectors that a checkpoint can hold, and `step` returns a new
+one, so that an interrupted round leaves the old one whole. As a rule only sees sums, replies stream through the server
+one by one, and sums that are sealed or noised serve it as well as plain ones.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from fedacg.core.round import Round
+from fedacg.errors import InputError
+
 State = Mapping[str, Tensor]
 """The server's vectors by name: `theta` (θ) and what a rule adds, such as `m`."""
+
+Term = tuple[Tensor, float]
+"""A reply's share of a sum: what is added, and its factor."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answer as it reached the server. Its vectors are valid until the next reply is asked for."""
+    """A client's answer as it reached the server. Its tensors are valid until the next reply is taken."""
 
     client: int
     weight: float
@@ -26,56 +35,82 @@ class Reply:
     """n_i"""
     steps: int
     """K_i"""
-    lr: float
-    """η of the round that made the update."""
+    total_lr: float
+    """The sum of the learning rates of its steps: K_i·η where the rate is constant."""
     loss: float
     """Mean training loss over the examples seen."""
     delta: Tensor
     """Δ_i = w_i − φ, or what a method sends in its place"""
     extras: Mapping[str, Tensor] = field(default_factory=dict)
-    """Further vectors that a method's clients send."""
+    """Whatever else a method's clients send: further vectors, class prototypes, single numbers."""
 
 
-def mean_delta(replies: Iterable[Reply]) -> Tensor:
-    """Δ = Σ ω_i Δ_i, summed in the order of the cohort."""
-    return _sum((reply.delta, reply.weight) for reply in replies)
+class Totals:
+    """Sums over a round's replies by name, added up in the order of the cohort."""
 
+    def __init__(self, rule: "ServerRule") -> None:
+        self._rule = rule
+        self._sums: dict[str, Tensor] = {}
+        self.count = 0
+        """How many replies there were."""
+        self.replies: list[Reply] = []
+        """The replies themselves, only for rules that need single updates."""
 
-def sum_deltas(replies: Iterable[Reply]) -> tuple[Tensor, int]:
-    """The plain sum Σ Δ_i over the cohort, and how many they were."""
-    count = 0
+    def add(self, reply: Reply) -> None:
+        """Take a reply into the sums that the rule asks for."""
+        self.count += 1
+        for name, (tensor, factor) in self._rule.collect(reply).items():
+            if name in self._sums:
+                self._sums[name].add_(tensor, alpha=factor)
+            else:
+                self._sums[name] = tensor * factor
+        if "single updates" in self._rule.needs:
+            extras = {name: tensor.clone() for name, tensor in reply.extras.items()}
+            self.replies.append(replace(reply, delta=reply.delta.clone(), extras=extras))
 
-    def deltas() -> Iterator[tuple[Tensor, float]]:
-        nonlocal count
-        for reply in replies:
-            count += 1
-            yield reply.delta, 1.0
-
-    return _sum(deltas()), count
-
-
-def _sum(terms: Iterator[tuple[Tensor, float]]) -> Tensor:
-    first, weight = next(terms)
-    total = first * weight
-    for vector, weight in terms:
-        total.add_(vector, alpha=weight)
-    return total
+    def __getitem__(self, name: str) -> Tensor:
+        return self._sums[name]
 
 
 class ServerRule(ABC):
-    """How the server moves; the base broadcasts θ itself and keeps nothing else."""
+    """How the server moves; the base broadcasts θ itself, sums up Δ and keeps nothing else."""
+
+    needs: frozenset[str] = frozenset()
+    """What it asks of a federation, in the words of `methods.method.NEEDS`."""
+    first_exchange: ClassVar[bool] = False
+    """Whether clients first send the full gradient of their losses at φ; `learn` is given its mean."""
 
     def init(self, theta: Tensor) -> State:
         """The state before the first round."""
         return {"theta": theta}
 
-    def broadcast(self, state: State) -> dict[str, Tensor]:
+    def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
         """What every client of the cohort is sent: φ, and whatever else the method needs."""
         return {"phi": state["theta"]}
 
+    def learn(self, state: State, gradient: Tensor, round: Round) -> State:
+        """The state with Σ ω_i ∇f_i(φ) in it, after the first exchange and before what is broadcast next."""
+        return {**state, "gradient": gradient}
+
+    def collect(self, reply: Reply) -> Mapping[str, Term]:
+        """What a reply adds to the round's sums; by default Σ ω_i Δ_i, called `delta`."""
+        return {"delta": (reply.delta, reply.weight)}
+
     @abstractmethod
-    def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
-        """The state after a round of a federation of N `clients`. The old state is left as it was."""
+    def step(self, state: State, totals: Totals, round: Round) -> State:
+        """The state after the round that these sums are of. The old state is left as it was."""
+
+    def model(self, state: State) -> Tensor:
+        """The parameters that are evaluated and released: θ, unless a rule averages its iterates."""
+        return state["theta"]
+
+    def momentum(self, state: State) -> Tensor | None:
+        """m, of rules that have one; its norm is recorded every round."""
+        return state.get("m")
+
+    def in_place_of_average(self, make: "Callable[[Average], ServerRule]") -> "ServerRule":
+        """This rule with another one where it averages; refused by rules that do not average."""
+        raise InputError("it has a server rule of its own, and a method has only one")
 
 
 class Average(ServerRule):
@@ -84,9 +119,42 @@ class Average(ServerRule):
     def __init__(self, server_lr: float = 1.0) -> None:
         self.server_lr = server_lr
 
-    def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
-        delta = mean_delta(replies)
-        return {"theta": torch.add(state["theta"], delta, alpha=self.server_lr)}
+    def step(self, state: State, totals: Totals, round: Round) -> State:
+        return {"theta": torch.add(state["theta"], totals["delta"], alpha=self.server_lr)}
+
+    def in_place_of_average(self, make: "Callable[[Average], ServerRule]") -> ServerRule:
+        return make(self)
+
+
+class Around(ServerRule):
+    """A rule that leaves θ to another, `inner`, and adds vectors of its own; `+acg` reaches through it."""
+
+    def __init__(self, inner: ServerRule) -> None:
+        self.inner = inner
+        self.needs = self.needs | inner.needs
+
+    def init(self, theta: Tensor) -> State:
+        return self.inner.init(theta)
+
+    def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
+        return self.inner.broadcast(state, round)
+
+    def collect(self, reply: Reply) -> Mapping[str, Term]:
+        return self.inner.collect(reply)
+
+    def step(self, state: State, totals: Totals, round: Round) -> State:
+        return self.inner.step(state, totals, round)
+
+    def model(self, state: State) -> Tensor:
+        return self.inner.model(state)
+
+    def momentum(self, state: State) -> Tensor | None:
+        return self.inner.momentum(state)
+
+    def in_place_of_average(self, make: "Callable[[Average], ServerRule]") -> ServerRule:
+        changed = copy(self)
+        changed.inner = self.inner.in_place_of_average(make)
+        return changed
 
 
 class Momentum(ServerRule):
@@ -98,9 +166,8 @@ class Momentum(ServerRule):
     def init(self, theta: Tensor) -> State:
         return {"theta": theta, "m": torch.zeros_like(theta)}
 
-    def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
-        delta = mean_delta(replies)
-        m = (state["m"] * self.beta).add_(delta, alpha=self.server_lr)
+    def step(self, state: State, totals: Totals, round: Round) -> State:
+        m = (state["m"] * self.beta).add_(totals["delta"], alpha=self.server_lr)
         return {"theta": state["theta"] + m, "m": m}
 
 
@@ -110,7 +177,7 @@ class Lookahead(Momentum):
     def __init__(self, lam: float, server_lr: float = 1.0) -> None:
         super().__init__(beta=lam, server_lr=server_lr)
 
-    def broadcast(self, state: State) -> dict[str, Tensor]:
+    def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
         return {"phi": torch.add(state["theta"], state["m"], alpha=self.beta)}
 
 
@@ -123,8 +190,8 @@ class Adam(ServerRule):
     def init(self, theta: Tensor) -> State:
         return {"theta": theta, "m": torch.zeros_like(theta), "v": torch.full_like(theta, self.tau**2)}
 
-    def step(self, state: State, replies: Iterable[Reply], clients: int) -> State:
-        delta = mean_delta(replies)
+    def step(self, state: State, totals: Totals, round: Round) -> State:
+        delta = totals["delta"]
         m = (state["m"] * self.beta1).add_(delta, alpha=1 - self.beta1)
         v = (state["v"] * self.beta2).addcmul_(delta, delta, value=1 - self.beta2)
         theta = torch.addcdiv(state["theta"], m, v.sqrt().add_(self.tau), value=self.server_lr)

@@ -5,13 +5,14 @@ models themselves lives in analysis/.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedacg.core.messages import Message
 from fedacg.models.staged import StagedModel
+from fedacg.simulation.replies import Arrivals
 
 
 def stage_slices(module: nn.Module) -> dict[str, slice]:
@@ -28,18 +29,20 @@ def stage_slices(module: nn.Module) -> dict[str, slice]:
 
 
 class Drift:
-    """Sums over a round's updates Δ_i with weights ω_i; Δ = Σ ω_i Δ_i."""
+    """A probe of sums over a round's updates Δ_i with weights ω_i; Δ = Σ ω_i Δ_i."""
 
-    def __init__(self, phi: Tensor, parts: Sequence[slice]) -> None:
-        self._phi, self._parts = phi, parts
-        self._mean, self._units = torch.zeros_like(phi), torch.zeros_like(phi)
-        self._squares = [0.0] * len(parts)
+    def __init__(self, module: nn.Module) -> None:
+        self._parts = list(stage_slices(module).values())
+
+    def begin(self, round: int, broadcast: Message) -> None:
+        self._phi = broadcast["phi"]
+        self._mean, self._units = torch.zeros_like(self._phi), torch.zeros_like(self._phi)
+        self._squares = [0.0] * len(self._parts)
         self._square = self._distance = 0.0
         self._clients = 0
 
-    def add(self, deltas: Tensor, weights: Sequence[float]) -> None:
-        """Count the updates of some clients, a row each."""
-        omega = deltas.new_tensor(weights)
+    def see(self, arrivals: Arrivals) -> None:
+        deltas, omega = arrivals.deltas, arrivals.deltas.new_tensor(arrivals.weights)
         norms = torch.linalg.vector_norm(deltas, dim=1)
         self._clients += len(deltas)
         self._distance += float(omega @ norms)
@@ -48,6 +51,9 @@ class Drift:
             self._squares[number] += _mean_square(torch.linalg.vector_norm(deltas[:, part], dim=1), omega)
         self._mean.addmv_(deltas.T, omega)
         self._units.addmv_(deltas.T, (1 / norms).where(norms > 0, 0))
+
+    def end(self) -> None:
+        """The figures are ready."""
 
     def figures(self, m: Tensor | None) -> dict[str, Any]:
         """What `metrics.jsonl` has of a round in which somebody answered; m is the server's momentum after it.

@@ -1,36 +1,24 @@
-"""What every engine does: train a cohort's clients and evaluate a model, with the same result to the bit."""
+"""What every engine does: train a cohort's clients and evaluate a model, with the same result to the bit.
+
+The round loop knows an engine by what is here; the engines themselves are in fedacg.engines.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
-from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
-from pydantic import Field
 from torch import nn
 
-from fedacg.config.section import Section
-from fedacg.core.devices import Device, count
+from fedacg.config.sections import Device, LocalSettings
+from fedacg.core.devices import count
 from fedacg.core.messages import Message
+from fedacg.core.round import Round
 from fedacg.data.examples import FederatedData
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
-from fedacg.simulation.local import LocalSettings
-
-
-class EngineSettings(Section):
-    """Where and how the local work is done; the result does not depend on it, but for the rounding of `fuse`."""
-
-    name: Literal["serial", "processes", "ray"] = "processes"
-    workers: int = Field(0, ge=0)
-    """Workers, one thread each; 0 starts one for every core, or for every CPU of a Ray cluster."""
-    fuse: Literal["auto", "on", "off"] = "auto"
-    """Whether many clients are trained in one computation; `auto` does so where it was measured to pay."""
-    device: Device = "cpu"
-    """Where the workers compute; they take the devices of a machine in turn."""
-    address: str = ""
-    """Of a Ray cluster: host:port, `auto`, or `local` to start one; by default RAY_ADDRESS if set, else local."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +36,43 @@ class Job:
     """Clients that are trained at once, at most; 1 trains one after the other."""
     device: Device = "cpu"
 
+    @cached_property
+    def traffic(self) -> "Traffic":
+        """What crosses the network and is kept for one client, seen in a rehearsal of one step."""
+        from fedacg.simulation.worker import rehearse
+
+        return rehearse(self)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The messages of one client's visit by name, in bytes."""
+
+    down: Mapping[str, int]
+    up: Mapping[str, int]
+    first: Mapping[str, int]
+    """What is sent in the first exchange of a round, nothing where there is none."""
+    kept: Mapping[str, int]
+    """What a client keeps from visit to visit; it stays with the client and is not counted."""
+
 
 @dataclass(frozen=True)
 class Task:
     """One client's work in one round."""
 
-    round: int
+    round: Round
     client: int
     steps: int
-    """K, the local steps to be done."""
+    """K, the local steps to be done; 0 asks for the full gradient at φ and nothing else."""
+
+    def random(self, purpose: str) -> torch.Generator:
+        """A stream of randomness of this visit."""
+        return self.round.random(purpose, self.client)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's upload, as it crosses the link, with the scalars that travel beside it."""
+    """A client's upload, as it crosses the network, with the scalars that travel beside it."""
 
     client: int
     examples: int
@@ -74,7 +85,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a group of clients answers: each vector of a message is a matrix with a row for every client."""
+    """What a group of clients answers: each tensor of a message is a matrix with a row for every client."""
 
     tasks: Sequence[Task]
     examples: Sequence[int]
@@ -85,7 +96,7 @@ class Answers:
     @classmethod
     def of_one(cls, task: Task, answer: Answer) -> "Answers":
         """The answer of a client that was trained alone."""
-        return cls([task], [answer.examples], [answer.loss], _as_row(answer.upload), _as_row(answer.keep))
+        return cls([task], [answer.examples], [answer.loss], as_row(answer.upload), as_row(answer.keep))
 
     def __iter__(self) -> Iterator[Answer]:
         uploads, kept = self._rows(self.upload), self._rows(self.keep)
@@ -100,8 +111,9 @@ class Answers:
         return (dict(zip(message, [c[row] for c in columns], strict=True)) for row in range(len(self.tasks)))
 
 
-def _as_row(message: Message) -> Message:
-    return {name: vector.unsqueeze(0) for name, vector in message.items()}
+def as_row(message: Message) -> Message:
+    """A client's message as that of a group of one."""
+    return {name: tensor.unsqueeze(0) for name, tensor in message.items()}
 
 
 @dataclass(frozen=True)
@@ -120,24 +132,35 @@ ClientMemory = Callable[[int], Message]
 """What a client kept of its last visit, nothing at its first."""
 
 
-NOBODY: Mapping[int, str] = MappingProxyType({})
-"""Whose answer is lost where every client that is asked answers."""
+def recall(memory: ClientMemory, tasks: Sequence[Task]) -> Message:
+    """What the clients of a group kept, a row each; zeros stand for a client that kept nothing of a name."""
+    each = [memory(task.client) for task in tasks]
+    known = {name: tensor for message in each for name, tensor in message.items()}
+    return {
+        name: torch.stack([message.get(name, torch.zeros_like(like)) for message in each])
+        for name, like in known.items()
+    }
+
+
+@dataclass(frozen=True)
+class Training:
+    """A round's training: its answers come as they are asked for, in the order of the tasks and by group."""
+
+    answers: Iterator[Answers]
+    """Without the lost; each is valid until the next is asked for."""
+    lost: Mapping[int, str] = field(default_factory=dict)
+    """Clients that will not answer, and why."""
 
 
 class Engine(Protocol):
     """Workers that serve one job at a time."""
 
-    @property
-    def lost(self) -> Mapping[int, str]:
-        """Clients that the last `train` was to serve and that will not answer, and why; known when it returns."""
-        ...
-
     def setup(self, job: Job) -> None:
         """Take on a job; may be called again for the next one."""
         ...
 
-    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
-        """Answers in the order of the tasks, without the lost, by group; valid until the next is asked for."""
+    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Training:
+        """Have the clients of these tasks do their work."""
         ...
 
     def evaluate(self, model: Message) -> Evaluation:

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedacg.config.sections import LocalSettings
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import Examples, FederatedData, Pipeline, fetch_together
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.methods.method import Method
-from fedacg.methods.objective import IGNORED, Correction, Forward, Loss
-from fedacg.simulation.local import LocalSettings, Visit, direction, orders, sum_losses
+from fedacg.methods.parts import IGNORED, Forward, Loss
+from fedacg.simulation.local import Streams, correct, orders, precision, sum_losses
+from fedacg.simulation.optimiser import make_optimiser
 
 _GROUP = 64
 """Clients that are trained at once, at most."""
@@ -34,34 +36,58 @@ def train(
     w: Tensor,
     clients: Sequence[Examples],
     pipeline: Pipeline,
-    losses: Sequence[Loss],
-    corrections: Sequence[Correction],
+    method: Method,
     settings: LocalSettings,
-    visits: Sequence[Visit],
+    rates: Sequence[Sequence[float]],
+    randoms: Sequence[Streams],
 ) -> list[float]:
-    """Take the K steps of each client on its row of w, in place; return the mean losses over the examples seen.
+    """Take the steps of each client on its row of w, one for each of its rates, in place; return the mean losses.
 
     Clients come by falling K: those that still have a step to take are always the first rows.
     """
-    objective = _Objective(flat, losses)
-    velocity = torch.zeros_like(w) if settings.momentum else None
-    lr = torch.tensor([settings.lr_at(visits[0].round, epoch) for epoch in range(visits[0].steps)], dtype=w.dtype)
-    lr = lr.to(w.device)
+    gradient = _Gradient(flat, method.losses, settings)
+    optimiser = make_optimiser(settings, w)
+    columns = _columns(rates, w)
     found: list[tuple[Tensor, Tensor]] = []
-    for step in _steps(flat, clients, pipeline, settings.batch, visits):
-        active = len(step.y)
-        rows = w[:active]
-        with settings.forwarding(w.device):
-            loss, g = objective.differentiate(rows, step.x, step.y)
-        momentum = None if velocity is None else velocity[:active]
-        towards = direction(g, rows, momentum, corrections, settings)
-        rows.addcmul_(towards, lr[step.epochs].unsqueeze(1), value=-1)
-        found.append((loss, step.sizes))
+    for number, step in enumerate(_steps(flat, clients, pipeline, settings.batch, list(map(len, rates)), randoms)):
+        rows = w[: len(step.y)]
+        gradient.take(rows, step.x, step.y)
+        g = method.step.direction(gradient, rows)
+        correct(g, rows, method.corrections, settings)
+        rows.addcmul_(optimiser.direction(g, rows), columns[number][: len(rows)], value=-1)
+        found.append((gradient.loss, step.sizes))
     total, seen = torch.zeros(2, len(w), dtype=torch.float64)
     for loss, sizes in found:  # read only now: an accelerator need not wait for the host after every step
         total[: len(sizes)].addcmul_(loss.cpu(), sizes)
         seen[: len(sizes)].add_(sizes)
     return [loss / count for loss, count in zip(total.tolist(), seen.tolist(), strict=True)]
+
+
+def _columns(rates: Sequence[Sequence[float]], w: Tensor) -> Tensor:
+    """For every step a column of the clients' rates, zero where a client has no such step."""
+    columns = torch.zeros(len(rates[0]), len(rates), 1, dtype=w.dtype)
+    for row, mine in enumerate(rates):
+        columns[: len(mine), row, 0] = torch.tensor(mine, dtype=w.dtype)
+    return columns.to(w.device)
+
+
+class _Gradient:
+    """g of every client's losses on its own batch, a row each, as a `methods.parts.Gradient`."""
+
+    def __init__(self, flat: FlatModel, losses: Sequence[Loss], settings: LocalSettings) -> None:
+        self._objective, self._settings = _Objective(flat, losses), settings
+
+    def take(self, w: Tensor, x: Tensor, y: Tensor) -> None:
+        """Go on to the next batch, of the clients that these rows are of."""
+        self._w, self._x, self._y, self._asked = w, x, y, False
+
+    def __call__(self, at: Tensor | None = None) -> Tensor:
+        point = self._w if at is None else at.expand(self._w.shape)
+        with precision(self._settings, point.device):
+            loss, g = self._objective.differentiate(point, self._x, self._y)
+        if not self._asked:
+            self.loss, self._asked = loss, True
+        return g
 
 
 class _Objective(nn.Module):
@@ -93,8 +119,6 @@ class _Objective(nn.Module):
 class _Step:
     """One step of the clients that still take one, with the batches of all of them filled up to one length."""
 
-    epochs: Tensor
-    """Which epoch each client is in, from 0."""
     sizes: Tensor
     """Examples of each client's batch that count."""
     x: Tensor
@@ -102,22 +126,27 @@ class _Step:
 
 
 def _steps(
-    flat: FlatModel, clients: Sequence[Examples], pipeline: Pipeline, batch: int, visits: Sequence[Visit]
+    flat: FlatModel,
+    clients: Sequence[Examples],
+    pipeline: Pipeline,
+    batch: int,
+    counts: Sequence[int],
+    randoms: Sequence[Streams],
 ) -> Iterator[_Step]:
     """The group's steps, with each client's batches as local.py would have them."""
     lengths = [len(examples) for examples in clients]
     streams = [
-        orders(length, batch, visit.steps, visit.random("shuffle"))
-        for length, visit in zip(lengths, visits, strict=True)
+        orders(length, batch, count, random("shuffle"))
+        for length, count, random in zip(lengths, counts, randoms, strict=True)
     ]
     order = torch.cat([part for stream in streams for part in stream])
-    n, k = torch.tensor([lengths, [visit.steps for visit in visits]]).unsqueeze(2)
+    n, k = torch.tensor([lengths, counts]).unsqueeze(2)
     epoch = -(-n // batch)  # in steps
     seen = k // epoch * n + (k % epoch * batch).clamp(max=n)
     offsets = seen.cumsum(dim=0) - seen
     stretch = max(1, _FETCH // batch)
-    for first in range(0, visits[0].steps, stretch):
-        steps = torch.arange(first, min(first + stretch, visits[0].steps))
+    for first in range(0, counts[0], stretch):
+        steps = torch.arange(first, min(first + stretch, counts[0]))
         active = int((k > first).sum())
         epochs, earlier = steps // epoch[:active], steps % epoch[:active] * batch
         sizes = (n[:active] - earlier).clamp(max=batch).where(steps < k[:active], 0)
@@ -133,7 +162,7 @@ def _steps(
         y = torch.cat([y, torch.full_like(y[:1], IGNORED)])
         for number, working in enumerate((sizes > 0).sum(dim=0).tolist()):
             here = places[:working, number]
-            yield _Step(epochs[:working, number], sizes[:working, number], x[here], y[here])
+            yield _Step(sizes[:working, number], x[here], y[here])
 
 
 def group_size(parameters: int) -> int:
@@ -153,7 +182,7 @@ def obstacle(
     module: nn.Module, channels_last: bool, data: FederatedData, method: Method, batch: int
 ) -> str | None:
     """Why the clients of a run cannot be trained at once: the part that stands in the way; None if they can."""
-    for part in (*method.losses, *method.corrections):
+    for part in method.parts:
         if not part.fuses:
             return f"method: its part {type(part).__name__} serves one client at a time"
     if not data.classes:

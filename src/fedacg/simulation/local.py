@@ -1,104 +1,51 @@
-"""One client's K local steps on a flat model: g ← 0, backward, corrections, clip, w ← w − η(g + decay·w).
+"""One client's K local steps on a flat model: gradient, corrections, clip, w ← w − η·direction.
 
-Knows the flat vector, a client's examples and an objective. What a method's objective is made of lives in
-methods/, the same steps for many clients at once in fused.py, where the result goes in engines/.
+The same steps for many clients at once are in fused.py; what happens before and after them in worker.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from fedacg.config.section import Section
-from fedacg.core.devices import wide
-from fedacg.core.randomness import generator
+from fedacg.config.sections import LocalSettings
+from fedacg.core.devices import draws_of_layers, set_draws_of_layers, wide
 from fedacg.core.vector import FlatModel
 from fedacg.data.examples import Examples, Pipeline, fetch
-from fedacg.methods.objective import Correction, Forward, Loss
+from fedacg.methods.method import Method
+from fedacg.methods.parts import Correction, Forward, LocalStep, Loss
+from fedacg.simulation.optimiser import make_optimiser
 
-
-class LocalSettings(Section):
-    """How a client trains: plain SGD unless told otherwise."""
-
-    epochs: int = Field(5, ge=1)
-    """Passes over the client's examples, unless `steps` is set."""
-    steps: int = Field(0, ge=0)
-    """A fixed number of steps in place of epochs; 0 goes by epochs."""
-    batch: int = Field(50, ge=1)
-    """Examples a step; the last, smaller batch of an epoch is kept."""
-    lr: float = Field(0.1, gt=0)
-    lr_decay: float = Field(1.0, gt=0, le=1)
-    """Factor a round: η_t = η₀·d^(t−1) in round t = 1, 2, …"""
-    epoch_decay: bool = False
-    """Decay once more in every local epoch, as the FedACG authors' code does."""
-    weight_decay: float = Field(0.0, ge=0)
-    momentum: float = Field(0.0, ge=0, lt=1)
-    """Momentum of the local SGD; its buffer starts at zero in every round."""
-    clip: float = Field(0.0, ge=0)
-    """Largest norm of the whole gradient, corrections included; 0 never clips."""
-    precision: Literal["full", "mixed"] = "full"
-    """`mixed` computes networks and losses in bfloat16 where that is safe; vectors stay as they are."""
-
-    def forwarding(self, device: torch.device) -> AbstractContextManager[object]:
-        """The precision of the forward pass."""
-        if self.precision == "full":
-            return nullcontext()
-        return torch.autocast(device.type, torch.bfloat16)
-
-    def lr_at(self, round: int, epoch: int = 0) -> float:
-        """The learning rate in a round, at its start or in a later local epoch, counted from 0."""
-        lr = self.lr * self.lr_decay ** (round - 1)
-        return lr * self.lr_decay**epoch if self.epoch_decay else lr
-
-    def steps_for(self, examples: int) -> int:
-        """K, the number of local steps of a client with this many examples."""
-        return self.steps or self.epochs * -(-examples // self.batch)
-
-
-@dataclass(frozen=True)
-class Visit:
-    """One client's part in one round: who, when, how many steps, and with which seed."""
-
-    seed: int
-    round: int
-    client: int
-    steps: int
-    """K"""
-
-    def random(self, purpose: str) -> torch.Generator:
-        return generator(self.seed, purpose, self.round, self.client)
+Streams = Callable[[str], torch.Generator]
+"""A visit's streams of randomness by purpose."""
 
 
 def train(
     flat: FlatModel,
     examples: Examples,
     pipeline: Pipeline,
-    losses: Sequence[Loss],
-    corrections: Sequence[Correction],
+    method: Method,
     settings: LocalSettings,
-    visit: Visit,
+    rates: Sequence[float],
+    random: Streams,
 ) -> float:
-    """Take a client's K steps on `flat`, in place; return the mean loss over the examples seen."""
-    w, g = flat.w, flat.g
-    velocity = torch.zeros_like(w) if settings.momentum else None
-    augment = visit.random("augment")
+    """Take a client's steps on `flat`, one for each rate, in place; return the mean loss over the examples seen."""
+    w = flat.w
+    optimiser = make_optimiser(settings, w)
+    gradient = _Gradient(flat, method.losses, settings, once=type(method.step) is LocalStep)
+    augment = random("augment")
     found: list[Tensor] = []
     counts: list[int] = []
-    for epoch, index in _batches(len(examples), settings.batch, visit.steps, visit.random("shuffle")):
+    batches = _batches(len(examples), settings.batch, len(rates), random("shuffle"))
+    for rate, index in zip(rates, batches, strict=True):
         x, y = fetch(examples, index, w.device)
-        forward = Forward(flat.module, flat.prepare(pipeline(x, augment)), y)
-        g.zero_()
-        with settings.forwarding(w.device):
-            loss = sum_losses(losses, forward)
-        torch.autograd.backward(loss)
+        gradient.take(flat.prepare(pipeline(x, augment)), y)
+        g = method.step.direction(gradient, w)
         with torch.no_grad():
-            step = direction(g, w, velocity, corrections, settings)
-            w.add_(step, alpha=-settings.lr_at(visit.round, epoch))
-        found.append(loss.detach())
+            correct(g, w, method.corrections, settings)
+            w.add_(optimiser.direction(g, w), alpha=-rate)
+        found.append(gradient.loss)
         counts.append(len(y))
     # Read only now: an accelerator need not wait for the host after every step.
     return sum(loss * count for loss, count in zip(_read(found), counts, strict=True)) / sum(counts)
@@ -109,6 +56,70 @@ def _read(scalars: Sequence[Tensor]) -> list[float]:
     return values
 
 
+class _Gradient:
+    """g of one client's losses on one batch after the other, as a `methods.parts.Gradient`."""
+
+    def __init__(self, flat: FlatModel, losses: Sequence[Loss], settings: LocalSettings, *, once: bool) -> None:
+        self._flat, self._losses, self._settings, self._once = flat, losses, settings, once
+
+    def take(self, x: Tensor, y: Tensor) -> None:
+        """Go on to the next batch."""
+        self._x, self._y, self._asked = x, y, False
+        if not self._once:
+            self._draws = draws_of_layers(self._flat.w.device)
+
+    def __call__(self, at: Tensor | None = None) -> Tensor:
+        if not self._asked:
+            self._asked = True
+            self.loss = self._differentiate(at)
+            return self._flat.g
+        buffers = self._flat.read_buffers()
+        set_draws_of_layers(self._flat.w.device, self._draws)
+        self._differentiate(at)
+        self._flat.write_buffers(buffers)
+        return self._flat.g
+
+    def _differentiate(self, at: Tensor | None) -> Tensor:
+        """Write the gradient into g; return the loss."""
+        flat = self._flat
+        if at is None or at is flat.w:
+            return self._backward()
+        w = flat.w.clone()
+        flat.w.copy_(at)
+        loss = self._backward()
+        flat.w.copy_(w)
+        return loss
+
+    def _backward(self) -> Tensor:
+        self._flat.g.zero_()
+        with precision(self._settings, self._flat.w.device):
+            loss = sum_losses(self._losses, Forward(self._flat.module, self._x, self._y))
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+
+def full_gradient(
+    flat: FlatModel, examples: Examples, pipeline: Pipeline, losses: Sequence[Loss], batch: int
+) -> Tensor:
+    """The gradient of the losses over all of a client's examples at `flat`'s parameters, a part at a time.
+
+    Inputs are not augmented, and normalisation statistics stay as they were.
+    """
+    total, buffers = torch.zeros_like(flat.g), flat.read_buffers()
+    for index in torch.arange(len(examples)).split(batch):
+        x, y = fetch(examples, index, flat.w.device)
+        flat.g.zero_()
+        torch.autograd.backward(sum_losses(losses, Forward(flat.module, flat.prepare(pipeline(x)), y)))
+        total.add_(flat.g, alpha=len(index) / len(examples))
+    flat.write_buffers(buffers)
+    return total
+
+
+def precision(settings: LocalSettings, device: torch.device) -> AbstractContextManager[object]:
+    """The precision of the forward pass."""
+    return nullcontext() if settings.precision == "full" else torch.autocast(device.type, torch.bfloat16)
+
+
 def sum_losses(losses: Sequence[Loss], forward: Forward) -> Tensor:
     """The scalar that autograd differentiates: the sum of the objective's losses on one batch."""
     total = losses[0](forward)
@@ -117,17 +128,12 @@ def sum_losses(losses: Sequence[Loss], forward: Forward) -> Tensor:
     return total
 
 
-def direction(
-    g: Tensor, w: Tensor, velocity: Tensor | None, corrections: Sequence[Correction], settings: LocalSettings
-) -> Tensor:
-    """g with corrections, clipped, with weight decay and momentum: what a step goes against, for every row."""
+def correct(g: Tensor, w: Tensor, corrections: Sequence[Correction], settings: LocalSettings) -> None:
+    """Add the corrections to g, and clip the sum; each row by its own norm."""
     for correction in corrections:
         correction.correct(g, w)
     if settings.clip:
         clip(g, settings.clip)
-    if settings.weight_decay:
-        g.add_(w, alpha=settings.weight_decay)
-    return g if velocity is None else velocity.mul_(settings.momentum).add_(g)
 
 
 def clip(g: Tensor, largest: float) -> None:
@@ -146,8 +152,7 @@ def orders(examples: int, batch: int, steps: int, shuffle: torch.Generator) -> I
         left -= -(-len(order) // batch)
 
 
-def _batches(examples: int, batch: int, steps: int, shuffle: torch.Generator) -> Iterator[tuple[int, Tensor]]:
-    """(epoch, positions) of each step."""
-    for epoch, order in enumerate(orders(examples, batch, steps, shuffle)):
-        for index in torch.split(order, batch):
-            yield epoch, index
+def _batches(examples: int, batch: int, steps: int, shuffle: torch.Generator) -> Iterator[Tensor]:
+    """The positions of each step's examples."""
+    for order in orders(examples, batch, steps, shuffle):
+        yield from torch.split(order, batch)

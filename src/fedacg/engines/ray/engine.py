@@ -15,13 +15,11 @@ from fedacg.engines.ray.cluster import Cluster
 from fedacg.engines.ray.pool import RayPool
 from fedacg.engines.ray.worker import PlacedBroadcast, PlacedJob, TrainByParcel, TrainedByParcel, pack, unpack
 from fedacg.errors import InputError
-from fedacg.simulation.engine import NOBODY, Answers, ClientMemory, Evaluation, Job, Task, groups
+from fedacg.simulation.engine import Answers, ClientMemory, Evaluation, Job, Task, Training, groups, recall
 
 
 class RayEngine:
     """Actors that live for as many jobs as they are given."""
-
-    lost = NOBODY
 
     def __init__(self, workers: int, cores: int, address: str = "", device: Device = "cpu") -> None:
         """As many workers as there are CPUs if `workers` is 0; a cluster of its own then has `cores` of them."""
@@ -49,14 +47,15 @@ class RayEngine:
         self._announce({})
         prepare(self._pool)
 
-    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
+    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Training:
+        return Training(self._answers(broadcast, tasks, kept))
+
+    def _answers(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
         parts = groups(tasks, self._job.group)
         self._announce(broadcast)
 
         def order(key: int) -> TrainByParcel:
-            # Clients that are trained at once keep nothing.
-            memory = kept(parts[key][0].client) if self._job.group == 1 else {}
-            return TrainByParcel(key, tuple(parts[key]), pack(memory))
+            return TrainByParcel(key, tuple(parts[key]), pack(recall(kept, parts[key])))
 
         for trained in in_order(self._pool, longest_first(parts, self._window), order, self._window):
             assert isinstance(trained, TrainedByParcel)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from fedacg.engines.orders import Fact, Hello, Order, Outcome, Train
 from fedacg.engines.shared_memory import put_together, take_apart
-from fedacg.engines.worker import Worker
 from fedacg.engines.worker_loop import Service
 from fedacg.simulation.engine import Job
+from fedacg.simulation.worker import Worker
 from fedacg.version import __version__
 
 

@@ -1,0 +1,26 @@
+"""The context of a round: what the server, a client's parts and a plug-in may know of it before anybody is asked."""
+
+from dataclasses import dataclass
+
+import torch
+
+from fedacg.core.randomness import generator
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of a federation."""
+
+    number: int
+    """Counted from 1."""
+    clients: int
+    """N, the clients of the federation."""
+    expected: int
+    """M, how many clients a round is meant to ask."""
+    lr: float
+    """η, the local learning rate that the round starts with."""
+    seed: int = 0
+
+    def random(self, purpose: str, *where: int) -> torch.Generator:
+        """A stream of randomness for this purpose in this round, at the server or for one client."""
+        return generator(self.seed, purpose, self.number, *where)

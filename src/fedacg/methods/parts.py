@@ -1,0 +1,148 @@
+"""The parts of a client's work: losses for autograd, corrections of g, and the local step.
+
+A part lives in a worker and serves one client after the other: `begin` before the client's local steps, `end` and
+`keep` after them. A part that fuses serves many clients at once: its vectors are then the rows of a matrix, a client
+each, and those that still take steps are always the first ones.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedacg.core.messages import Message
+from fedacg.methods.visit import Assignment, Departure
+from fedacg.models.staged import StagedModel
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+"""From the model's outputs and the labels to the mean loss of a batch."""
+
+
+class Forward:
+    """One batch on its way through the model; what several losses need is computed once."""
+
+    def __init__(self, module: nn.Module, x: Tensor, y: Tensor) -> None:
+        self.module, self.x, self.y = module, x, y
+
+    @cached_property
+    def stage_outputs(self) -> list[Tensor]:
+        """What each stage of a staged model puts out."""
+        assert isinstance(self.module, StagedModel)
+        return self.module.stage_outputs(self.x)
+
+    @property
+    def features(self) -> Tensor:
+        """What the head of a staged model eats."""
+        return self.stage_outputs[-1] if self.stage_outputs else self.x
+
+    @cached_property
+    def logits(self) -> Tensor:
+        if isinstance(self.module, StagedModel) and type(self.module).forward is StagedModel.forward:
+            return self.module.branch(self.features, len(self.module.stages))
+        output: Tensor = self.module(self.x)
+        return output
+
+
+class Part(ABC):  # noqa: B024 - each of its methods has a sensible default
+    """A piece of what a client does; the plain one takes no part in the steps and can only send and keep."""
+
+    needs: frozenset[str] = frozenset()
+    """What it asks of a federation, in the words of `methods.method.NEEDS`."""
+
+    @property
+    def fuses(self) -> bool:
+        """Whether it can serve many clients at once, as rows; most cannot."""
+        return False
+
+    def begin(self, assignment: Assignment) -> None:  # noqa: B027 - most parts need no preparation
+        """A client is about to take its local steps."""
+
+    def end(self, delta: Tensor, departure: Departure) -> None:  # noqa: B027 - most parts send nothing
+        """The steps are done, Δ_i = w_i − φ; parts that send something more, or something else, do so here."""
+
+    def keep(self, arrived: Callable[[str], Tensor]) -> Message:
+        """What the client keeps until its next visit; `arrived` gives a sent vector as the server sees it."""
+        return {}
+
+
+IGNORED = -100
+"""The label of examples that only fill up a batch; it is the one that cross-entropy leaves out by itself."""
+
+
+class Loss(Part):
+    """A scalar on a batch, differentiated by autograd.
+
+    One that fuses is the same for all clients of a round, and is a mean over the examples of a batch whose label is
+    not `IGNORED`; `torch.func.vmap` can take it.
+    """
+
+    @abstractmethod
+    def __call__(self, forward: Forward) -> Tensor: ...
+
+
+class Correction(Part):
+    """A term of the gradient that is added to the flat vector directly; one that fuses adds to every row."""
+
+    pulls: ClassVar[bool] = False
+    """Whether it draws w towards φ, so that a second pull would make no sense."""
+
+    @abstractmethod
+    def correct(self, g: Tensor, w: Tensor) -> None:
+        """Add the term to g in place, at the point w."""
+
+
+class Gradient(Protocol):
+    """The gradient of the losses on a step's batch."""
+
+    def __call__(self, at: Tensor | None = None) -> Tensor:
+        """g at w, or at another point; valid until it is asked for again.
+
+        However often it is asked, dropout draws the same mask and normalisation statistics move once.
+        """
+        ...
+
+
+class LocalStep(Part):
+    """Where a step goes before corrections, clipping and decay: against g(w; B), unless a method says otherwise."""
+
+    @property
+    def fuses(self) -> bool:
+        return True
+
+    def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
+        """What the step goes against, from one or more gradients on its batch."""
+        return gradient()
+
+
+class Empirical(Loss):
+    """ℓ_i, the client's own loss on its data: cross-entropy unless the user brings another."""
+
+    def __init__(self, function: LossFunction = torch.nn.functional.cross_entropy) -> None:
+        self.function = function
+
+    @property
+    def fuses(self) -> bool:
+        """Cross-entropy does; what a user's own loss makes of a label that counts for nothing is not known."""
+        return self.function is torch.nn.functional.cross_entropy
+
+    def __call__(self, forward: Forward) -> Tensor:
+        return self.function(forward.logits, forward.y)
+
+
+class Proximal(Correction):
+    """The pull μ/2 ‖w − φ‖², whose gradient is μ(w − φ)."""
+
+    pulls = True
+    fuses = True
+
+    def __init__(self, mu: float) -> None:
+        self.mu = mu
+
+    def begin(self, assignment: Assignment) -> None:
+        self._phi, self._scratch = assignment.phi, assignment.scratch
+
+    def correct(self, g: Tensor, w: Tensor) -> None:
+        g.add_(torch.sub(w, self._phi, out=self._scratch[: len(w)]), alpha=self.mu)

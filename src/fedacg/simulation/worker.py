@@ -1,0 +1,273 @@
+"""The work itself, wherever it is done: one resident model that serves any client of a job."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from fedacg.core.devices import place, seed_layers
+from fedacg.core.messages import Message
+from fedacg.core.randomness import stream_seed
+from fedacg.core.round import Round
+from fedacg.core.vector import FlatModel, as_rows, clone
+from fedacg.data.device_copy import settle
+from fedacg.data.examples import Examples, ViewExamples, fetch, labels
+from fedacg.methods.parts import Forward
+from fedacg.methods.upload import Memory
+from fedacg.methods.visit import Assignment, Departure
+from fedacg.simulation import fused
+from fedacg.simulation.engine import Answer, Answers, Evaluation, Job, Task, Traffic, as_row, check_device
+from fedacg.simulation.local import full_gradient, train
+from fedacg.simulation.schedule import rates_of_steps, total_rate
+
+_HOST = torch.device("cpu")
+
+
+class FrozenCopies:
+    """Copies of the network that a loss compares with; each is made once and overwritten for every client."""
+
+    def __init__(self, module: nn.Module, channels_last: bool, device: torch.device = _HOST) -> None:
+        self._module, self._channels_last, self._device = module, channels_last, device
+        self._copies: dict[str, FlatModel] = {}
+
+    def load(self, name: str, vector: Tensor, buffers: Tensor) -> nn.Module:
+        if name not in self._copies:
+            module = clone(self._module).to(self._device)
+            self._copies[name] = FlatModel(module, channels_last=self._channels_last, frozen=True)
+        flat = self._copies[name]
+        flat.load(vector, buffers)
+        return flat.module.eval()
+
+
+class Worker:
+    """Holds one model, overwritten in place for every client; keeps nothing of a client between rounds.
+
+    Messages come and go in the CPU's memory; model, data and all computing are on the worker's device.
+    """
+
+    def __init__(self, job: Job, number: int = 0) -> None:
+        self.job = job
+        check_device(job.device)
+        self.device = place(job.device, number)
+        self.flat = FlatModel(clone(job.module).to(self.device), channels_last=job.channels_last)
+        self._data = settle(job.data, self.device)
+        self._copies = FrozenCopies(job.module, job.channels_last, self.device)
+        self._sent: Message = {}
+        self._broadcast: Message = {}
+        self._delta = torch.empty_like(self.flat.w)
+        if job.group > 1:
+            self._w, self._deltas = self._delta.new_empty(2, job.group, len(self._delta))
+
+    def serve(self, group: Sequence[Task], broadcast: Message, kept: Message) -> Answers:
+        """Do the work of a group of clients, at once if the job has them fused; `kept` has a row for each.
+
+        The answers are valid until the next.
+        """
+        if not group[0].steps:
+            return self._gradients(group, self._receive(broadcast))
+        if self.job.group > 1:
+            return self._train_together(group, self._receive(broadcast), kept)
+        (task,) = group
+        return Answers.of_one(task, self.train(task, broadcast, {name: rows[0] for name, rows in kept.items()}))
+
+    def train(self, task: Task, broadcast: Message, kept: Message) -> Answer:
+        """Take a client's local steps from the broadcast and what it kept; encode what it sends."""
+        job, flat, broadcast, kept = self.job, self.flat, self._receive(broadcast), _to(kept, self.device)
+        examples = self._data.clients[task.client]
+        rates = self._rates(task, examples)
+
+        flat.load(broadcast["phi"], broadcast["buffers"])
+        assignment = self._assignment([task], [examples], broadcast, kept, total_rate(rates), self._delta)
+        for part in job.method.parts:
+            part.begin(assignment)
+        self._seed_layers(task, "layers")
+        flat.module.train()
+        loss = train(flat, examples, job.data.pipeline, job.method, job.local, rates, task.random)
+
+        torch.sub(flat.w, broadcast["phi"], out=self._delta)
+        buffers = flat.read_buffers() - broadcast["buffers"]
+        upload, keep = self._leave([task], flat.w, self._delta, buffers, as_row(kept))
+        answer = Answers([task], [len(examples)], [loss], upload, keep)
+        return next(iter(answer))
+
+    def _train_together(self, group: Sequence[Task], broadcast: Message, kept: Message) -> Answers:
+        """The same for many clients at once: a row of w for each, by falling K."""
+        job, flat = self.job, self.flat
+        order = sorted(range(len(group)), key=lambda place: -group[place].steps)
+        tasks = [group[place] for place in order]
+        clients = [self._data.clients[task.client] for task in tasks]
+        rates = [self._rates(task, examples) for task, examples in zip(tasks, clients, strict=True)]
+        totals = torch.tensor([total_rate(mine) for mine in rates], dtype=flat.w.dtype, device=self.device)
+        w, deltas = self._w[: len(group)], self._deltas[: len(group)]
+        kept = _to({name: rows[order] for name, rows in kept.items()}, self.device)
+
+        flat.module.train()
+        assignment = self._assignment(tasks, clients, broadcast, kept, totals.unsqueeze(1), deltas)
+        for part in job.method.parts:
+            part.begin(assignment)
+        w.copy_(broadcast["phi"])
+        losses = fused.train(
+            flat, w, clients, job.data.pipeline, job.method, job.local, rates, [task.random for task in tasks]
+        )
+
+        torch.sub(w, broadcast["phi"], out=deltas)
+        upload, keep = self._leave(tasks, w, deltas, w.new_empty(len(group), 0), kept)
+        back = torch.tensor(order).argsort()
+        return Answers(
+            group,
+            [len(clients[row]) for row in back.tolist()],
+            [losses[row] for row in back.tolist()],
+            upload={name: rows[back] for name, rows in upload.items()},
+            keep={name: rows[back] for name, rows in keep.items()},
+        )
+
+    def _leave(
+        self, tasks: Sequence[Task], w: Tensor, delta: Tensor, buffers: Tensor, kept: Message
+    ) -> tuple[Message, Message]:
+        """What clients send and what they keep, a row for each; `kept` has rows too."""
+        links = _to({name: rows for name, rows in kept.items() if name.startswith(_LINKS)}, _HOST)
+        memories = [Memory({name: rows[row] for name, rows in links.items()}, {}, _LINKS) for row in range(len(tasks))]
+        departure = Departure(self.job.method.chain, w, memories, [task.random("link") for task in tasks])
+        for part in self.job.method.parts:
+            part.end(delta, departure)
+        upload = departure.finish(delta, buffers)
+        keep: dict[str, Tensor] = {}
+        for part in self.job.method.parts:
+            keep |= {name: as_rows(tensor, len(tasks)) for name, tensor in part.keep(departure.arrived).items()}
+        for name in memories[0].keep:
+            keep[name] = torch.stack([memory.keep[name] for memory in memories])
+        return upload, _to(keep, _HOST)
+
+    def _gradients(self, group: Sequence[Task], broadcast: Message) -> Answers:
+        """The full gradients of clients at φ."""
+        rows, sizes = [], []
+        for task in group:
+            examples = self._data.clients[task.client]
+            assignment = self._assignment([task], [examples], broadcast, {}, 0.0, self._delta)
+            for part in self.job.method.losses:
+                part.begin(assignment)
+            rows.append(assignment.full_gradient().cpu())
+            sizes.append(len(examples))
+        return Answers(group, sizes, [0.0] * len(group), upload={"gradient": torch.stack(rows)}, keep={})
+
+    @torch.no_grad()
+    def evaluate(self, model: Message, first: int, last: int) -> Evaluation:
+        """Sums over the test examples from `first` up to `last`."""
+        flat, data = self.flat, self._data
+        flat.load(model["theta"], model["buffers"])
+        flat.module.eval()
+        x, y = fetch(data.test, torch.arange(first, last), self.device)
+        forward = Forward(flat.module, flat.prepare(data.pipeline(x)), y)
+        loss = float(self.job.method.empirical(forward)) * len(y)
+        return Evaluation(len(y), loss, _correct(forward.logits, y))
+
+    def _receive(self, broadcast: Message) -> Message:
+        """A round's broadcast on the device, where it is copied once."""
+        if broadcast is not self._sent:
+            self._sent, self._broadcast = broadcast, _to(broadcast, self.device)
+        return self._broadcast
+
+    def _rates(self, task: Task, examples: Examples) -> list[float]:
+        epoch = -(-len(examples) // self.job.local.batch)
+        return rates_of_steps(self.job.local, task.round.lr, task.steps, epoch)
+
+    def _assignment(
+        self,
+        tasks: Sequence[Task],
+        clients: Sequence[Examples],
+        broadcast: Message,
+        kept: Message,
+        total_lr: float | Tensor,
+        scratch: Tensor,
+    ) -> Assignment:
+        return Assignment(
+            flat=self.flat,
+            broadcast=broadcast,
+            kept=kept,
+            round=tasks[0].round,
+            local=self.job.local,
+            steps=tasks[0].steps,
+            total_lr=total_lr,
+            label_counts=lambda: _label_counts(clients[0], self.job.data.classes).to(self.device),
+            full_gradient=lambda: self._full_gradient(tasks, clients, broadcast).view(scratch.shape),
+            copies=self._copies,
+            scratch=scratch,
+        )
+
+    def _full_gradient(self, tasks: Sequence[Task], clients: Sequence[Examples], broadcast: Message) -> Tensor:
+        """∇f_i(φ) of these clients, a row each; leaves the model at φ."""
+        job, flat, found = self.job, self.flat, []
+        flat.module.train()
+        flat.load(broadcast["phi"], broadcast["buffers"])
+        for task, examples in zip(tasks, clients, strict=True):
+            self._seed_layers(task, "full gradient")
+            found.append(full_gradient(flat, examples, job.data.pipeline, job.method.losses, job.evaluate_batch))
+        return torch.stack(found)
+
+    def _seed_layers(self, task: Task, purpose: str) -> None:
+        seed_layers(self.device, stream_seed(self.job.seed, purpose, task.round.number, task.client))
+
+
+_LINKS = "upload/"
+"""Where the links of the upload chain keep what they keep."""
+_FEW = 2
+"""Examples of the rehearsal: normalisation over a batch needs more than one."""
+
+
+def rehearse(job: Job) -> Traffic:
+    """One step of one client on two examples, from the state before the first round: what is sent and kept.
+
+    It changes nothing, and what cannot work at all fails here, before anything is begun.
+    """
+    clients = job.data.clients
+    client = next((c for c in range(min(len(clients), 64)) if clients.size(c) >= _FEW), 0)
+    few = ViewExamples(clients[client], torch.arange(min(_FEW, clients.size(client))))
+    worker = Worker(replace(job, group=1, device="cpu", data=replace(job.data, clients=_One(client, few))))
+    rule, buffers = job.method.rule, worker.flat.read_buffers()
+    round = Round(number=1, clients=len(clients), expected=1, lr=job.local.lr, seed=job.seed)
+    state = rule.init(worker.flat.w.clone())
+    first: Message = {}
+    with torch.random.fork_rng(devices=[]):
+        if rule.first_exchange:
+            phi = rule.broadcast(state, round)["phi"]
+            first = worker.serve([Task(round, client, 0)], {"phi": phi, "buffers": buffers}, {}).upload
+            state = rule.learn(state, first["gradient"][0], round)
+        broadcast = {**rule.broadcast(state, round), "buffers": buffers}
+        answer = worker.train(Task(round, client, 1), broadcast, {})
+    return Traffic(*(_sizes(message) for message in (broadcast, answer.upload, first, answer.keep)))
+
+
+class _One:
+    """A federation in which only one client can be asked."""
+
+    def __init__(self, client: int, examples: Examples) -> None:
+        self._client, self._examples = client, examples
+
+    def __len__(self) -> int:
+        return self._client + 1
+
+    def __getitem__(self, client: int) -> Examples:
+        return self._examples
+
+    def size(self, client: int) -> int:
+        return len(self._examples)
+
+
+def _sizes(message: Message) -> dict[str, int]:
+    return {name: tensor.numel() * tensor.element_size() for name, tensor in message.items()}
+
+
+def _to(message: Message, device: torch.device) -> Message:
+    return {name: tensor.to(device) for name, tensor in message.items()}
+
+
+def _correct(logits: Tensor, y: Tensor) -> int:
+    """How many labels are the largest logit; none where the outputs are not one row of logits an example."""
+    if y.is_floating_point() or logits.dim() != 2:
+        return 0
+    return int((logits.argmax(dim=1) == y).sum())
+
+
+def _label_counts(examples: Examples, classes: int) -> Tensor:
+    return torch.bincount(labels(examples), minlength=classes)
