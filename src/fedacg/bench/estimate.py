@@ -20,8 +20,9 @@ from fedacg.data.examples import ViewExamples
 from fedacg.errors import RunError
 from fedacg.runs.build import Ingredients, sampling
 from fedacg.runs.folder import is_finished
-from fedacg.runs.metrics import History, RoundMetrics, read_metrics
+from fedacg.runs.history import History, read_metrics
 from fedacg.runs.session import Session
+from fedacg.simulation.metrics import RoundMetrics
 
 _ENOUGH = 0.25
 """Seconds of training that make a trial worth believing."""

@@ -10,7 +10,7 @@ Clients keep nothing between rounds, and nothing but φ and Δ_i is sent.
 from dataclasses import replace
 
 from fedacg.errors import InputError
-from fedacg.methods.method import Entry, Method, Modifier, fraction, positive, rate
+from fedacg.methods.method import Method
 from fedacg.methods.objective import Proximal
 from fedacg.methods.rules import Average, Lookahead
 
@@ -23,21 +23,3 @@ def swap_in_lookahead(method: Method, lam: float) -> Method:
     if not isinstance(method.rule, Average):
         raise InputError("it has a server rule of its own, and a method has only one")
     return replace(method, rule=Lookahead(lam, method.rule.server_lr))
-
-
-FEDACG = Entry(
-    name="fedacg",
-    title="FedACG",
-    reference="Kim, Kim, Han, CVPR 2024",
-    equation="φ = θ + λm; ℓ + β/2 ‖w − φ‖²; m ← λm + Δ; θ ← θ + m",
-    options={"lam": fraction(0.85), "beta": rate(0.01), "server_lr": positive(1.0)},
-    build=fedacg,
-)
-
-ACG = Modifier(
-    name="acg",
-    title="lookahead server momentum",
-    equation="φ = θ + λm; m ← λm + Δ; θ ← θ + m in place of averaging",
-    options={"lam": fraction(0.85)},
-    apply=swap_in_lookahead,
-)

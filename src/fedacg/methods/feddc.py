@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedacg.methods.method import Entry, Method, rate
+from fedacg.methods.method import Method
 from fedacg.methods.objective import Assignment, Correction, Departure
 from fedacg.methods.rules import Reply, ServerRule, State
 
@@ -66,13 +66,3 @@ class DriftServer(ServerRule):
 
 def feddc(alpha: float) -> Method:
     return Method(DriftServer(), corrections=(DriftCorrection(alpha),), down=2, sends=("delta", "g"), state=2)
-
-
-FEDDC = Entry(
-    name="feddc",
-    title="FedDC",
-    reference="Gao et al., CVPR 2022",
-    equation="ℓ + α/2 ‖w − (φ − h_i)‖² + ⟨w, g − g_i⟩; θ ← mean(w_i) + h",
-    options={"alpha": rate(0.01)},
-    build=feddc,
-)

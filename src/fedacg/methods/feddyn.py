@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedacg.methods.method import Entry, Method, positive
+from fedacg.methods.method import Method
 from fedacg.methods.objective import Assignment, Correction, Departure
 from fedacg.methods.rules import Reply, ServerRule, State, sum_deltas
 
@@ -54,13 +54,3 @@ class DynamicServer(ServerRule):
 
 def feddyn(alpha: float) -> Method:
     return Method(DynamicServer(alpha), corrections=(DynamicRegulariser(alpha),), state=1)
-
-
-FEDDYN = Entry(
-    name="feddyn",
-    title="FedDyn",
-    reference="Acar et al., ICLR 2021",
-    equation="ℓ − ⟨g_i, w⟩ + α/2 ‖w − φ‖²; h ← h − α/N ΣΔ_i; θ ← mean(w_i) − h/α",
-    options={"alpha": positive(0.1)},
-    build=feddyn,
-)

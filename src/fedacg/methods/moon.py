@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, softplus
 
-from fedacg.methods.method import Entry, Method, positive, rate
+from fedacg.methods.method import Method
 from fedacg.methods.objective import Assignment, Departure, Empirical, Forward, Loss
 from fedacg.methods.rules import Average
 from fedacg.models.staged import StagedModel
@@ -53,13 +53,3 @@ def _features(module: nn.Module, x: Tensor) -> Tensor:
 
 def moon(mu: float, temperature: float, server_lr: float) -> Method:
     return Method(Average(server_lr), losses=(Empirical(), Contrastive(mu, temperature)), state=1)
-
-
-MOON = Entry(
-    name="moon",
-    title="MOON",
-    reference="Li, He, Song, CVPR 2021",
-    equation="ℓ + μ log(1 + e^{(s(z,z_p) − s(z,z_g))/T}); θ ← θ + Δ",
-    options={"mu": rate(1.0), "temperature": positive(0.5), "server_lr": positive(1.0)},
-    build=moon,
-)

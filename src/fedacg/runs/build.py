@@ -3,7 +3,7 @@
 What is given from Python as objects enters here too. Playing the rounds is runner.py's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 
 from fedacg import methods, models
 from fedacg.config.experiment import Experiment
+from fedacg.config.names import GIVEN
 from fedacg.core.randomness import numpy_generator, stream_seed
 from fedacg.core.vector import trainable
 from fedacg.data.catalogue import federate
@@ -23,9 +24,6 @@ from fedacg.runs.recording import Recorder
 from fedacg.simulation import fused
 from fedacg.simulation.federation import Federation
 from fedacg.simulation.sampling import Presence, Sampling
-
-GIVEN = "python"
-"""Stands in a description for data or a model that were handed over as objects."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,15 @@ def load_data(experiment: Experiment) -> FederatedData:
     return federated
 
 
+def check_methods(experiments: Iterable[Experiment]) -> None:
+    """Refuse methods whose parts do not go together, before anything is begun."""
+    for experiment in experiments:
+        methods.build(experiment.method.name, experiment.method.options)
+
+
 def prepare(experiment: Experiment, federated: FederatedData | None = None) -> Ingredients:
-    """Make what a description names; data that are at hand already can be passed on."""
+    """Make what a description names; data that were loaded before can be passed on."""
+    method = methods.build(experiment.method.name, experiment.method.options)
     federated = federated or load_data(experiment)
     sampling(experiment, len(federated.clients))  # refuses what does not fit before anything is begun
     settings = experiment.model
@@ -73,7 +78,6 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
         torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
         module = models.build(settings.name, classes=federated.classes, shape=federated.shape, **settings.options)
     channels_last = module.channels_last if settings.layout == "auto" else settings.layout == "channels-last"
-    method = methods.build(experiment.method.name, experiment.method.options)
     return Ingredients(module, channels_last, federated, method)
 
 

@@ -20,10 +20,12 @@ from typing import IO, Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fedacg.config.experiment import Experiment, read_toml
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import read_toml
 from fedacg.errors import InputError, RunError
-from fedacg.runs.metrics import History, RoundMetrics, read_metrics
+from fedacg.runs.history import History, read_metrics
 from fedacg.simulation.federation import Moment
+from fedacg.simulation.metrics import RoundMetrics
 
 _FORMAT = "1"
 

@@ -12,29 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
-from typing import Annotated
 
-from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedacg.config.section import Section
+from fedacg.config.sections import AnalysisSettings
 from fedacg.errors import InputError, RunError
 
 FOLDER = "recorded"
-
-
-class AnalysisSettings(Section):
-    """Which rounds are recorded."""
-
-    rounds: tuple[Annotated[int, Field(ge=1)], ...] = Field((), strict=False)
-    """Rounds whose broadcast and local models are kept on disk."""
-    every: int = Field(0, ge=0)
-    """Keep those of every so many rounds as well; 0 keeps no others."""
-
-    def wants(self, round: int) -> bool:
-        return round in self.rounds or (self.every > 0 and round % self.every == 0)
 
 
 class Recorder:

@@ -16,16 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import engines
-from fedacg.config.experiment import Experiment, read_toml
+from fedacg.config.experiment import Experiment
+from fedacg.config.names import GIVEN
+from fedacg.config.recipe import read_toml
 from fedacg.core.vector import FlatModel, clone, sha256
 from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
-from fedacg.runs.build import GIVEN, Ingredients, assemble, group, prepare
+from fedacg.runs.build import Ingredients, assemble, group, prepare
 from fedacg.runs.client_states import ClientStates
 from fedacg.runs.folder import RunFolder, load_moment
-from fedacg.runs.metrics import History, Reached, RoundMetrics
+from fedacg.runs.history import History, Reached
 from fedacg.runs.recording import Recorder
 from fedacg.simulation.federation import Federation, Moment
+from fedacg.simulation.metrics import RoundMetrics
 from fedacg.simulation.sampling import Presence, Sampling
 from fedacg.version import __version__
 

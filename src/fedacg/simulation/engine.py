@@ -4,33 +4,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
-from pydantic import Field
 from torch import nn
 
-from fedacg.config.section import Section
+from fedacg.config.sections import LocalSettings
 from fedacg.core.devices import Device, count
 from fedacg.core.messages import Message
 from fedacg.data.examples import FederatedData
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
-from fedacg.simulation.local import LocalSettings
-
-
-class EngineSettings(Section):
-    """Where and how the local work is done; the result does not depend on it, but for the rounding of `fuse`."""
-
-    name: Literal["serial", "processes", "ray"] = "processes"
-    workers: int = Field(0, ge=0)
-    """Workers, one thread each; 0 starts one for every core, or for every CPU of a Ray cluster."""
-    fuse: Literal["auto", "on", "off"] = "auto"
-    """Whether many clients are trained in one computation; `auto` does so where it was measured to pay."""
-    device: Device = "cpu"
-    """Where the workers compute; they take the devices of a machine in turn."""
-    address: str = ""
-    """Of a Ray cluster: host:port, `auto`, or `local` to start one; by default RAY_ADDRESS if set, else local."""
 
 
 @dataclass(frozen=True)

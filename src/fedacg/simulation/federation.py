@@ -7,37 +7,20 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Annotated
 
-from pydantic import Field
 from torch import Tensor
 
-from fedacg.config.section import Section
+from fedacg.config.sections import EvaluateSettings
 from fedacg.core.messages import Message, message_bytes
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import RunError
 from fedacg.methods.rules import Reply, State
 from fedacg.runs.client_states import ClientStates
-from fedacg.runs.metrics import RoundMetrics
 from fedacg.runs.recording import Recorder
 from fedacg.simulation.drift import Drift, stage_slices
 from fedacg.simulation.engine import Answers, Engine, Job, Task
+from fedacg.simulation.metrics import RoundMetrics
 from fedacg.simulation.sampling import Attendance, Sampling
-
-
-class EvaluateSettings(Section):
-    """When and how the server's model is tested."""
-
-    every: int = Field(1, ge=1)
-    """Rounds from one evaluation to the next; the last round is always evaluated."""
-    batch: int = Field(1000, ge=1)
-    """Test examples a forward pass."""
-    examples: int = Field(0, ge=0)
-    """Test on at most so many examples, drawn once by the seed; 0 takes the whole test set."""
-    targets: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((), strict=False)
-    """Accuracies, as fractions, whose rounds and bytes a summary reports."""
-    client_losses: bool = False
-    """Record the training loss of every client that answered, not only their mean."""
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedacg.config.sections import LocalSettings
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import Examples, FederatedData, Pipeline, fetch_together
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.methods.method import Method
 from fedacg.methods.objective import IGNORED, Correction, Forward, Loss
-from fedacg.simulation.local import LocalSettings, Visit, direction, orders, sum_losses
+from fedacg.simulation.local import Visit, direction, forwarding, orders, sum_losses
 
 _GROUP = 64
 """Clients that are trained at once, at most."""
@@ -51,7 +52,7 @@ def train(
     for step in _steps(flat, clients, pipeline, settings.batch, visits):
         active = len(step.y)
         rows = w[:active]
-        with settings.forwarding(w.device):
+        with forwarding(settings.precision, w.device):
             loss, g = objective.differentiate(rows, step.x, step.y)
         momentum = None if velocity is None else velocity[:active]
         towards = direction(g, rows, momentum, corrections, settings)

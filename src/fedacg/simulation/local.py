@@ -7,56 +7,16 @@ methods/, the same steps for many clients at once in fused.py, where the result 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from fedacg.config.section import Section
+from fedacg.config.sections import LocalSettings
 from fedacg.core.devices import wide
 from fedacg.core.randomness import generator
 from fedacg.core.vector import FlatModel
 from fedacg.data.examples import Examples, Pipeline, fetch
 from fedacg.methods.objective import Correction, Forward, Loss
-
-
-class LocalSettings(Section):
-    """How a client trains: plain SGD unless told otherwise."""
-
-    epochs: int = Field(5, ge=1)
-    """Passes over the client's examples, unless `steps` is set."""
-    steps: int = Field(0, ge=0)
-    """A fixed number of steps in place of epochs; 0 goes by epochs."""
-    batch: int = Field(50, ge=1)
-    """Examples a step; the last, smaller batch of an epoch is kept."""
-    lr: float = Field(0.1, gt=0)
-    lr_decay: float = Field(1.0, gt=0, le=1)
-    """Factor a round: η_t = η₀·d^(t−1) in round t = 1, 2, …"""
-    epoch_decay: bool = False
-    """Decay once more in every local epoch, as the FedACG authors' code does."""
-    weight_decay: float = Field(0.0, ge=0)
-    momentum: float = Field(0.0, ge=0, lt=1)
-    """Momentum of the local SGD; its buffer starts at zero in every round."""
-    clip: float = Field(0.0, ge=0)
-    """Largest norm of the whole gradient, corrections included; 0 never clips."""
-    precision: Literal["full", "mixed"] = "full"
-    """`mixed` computes networks and losses in bfloat16 where that is safe; vectors stay as they are."""
-
-    def forwarding(self, device: torch.device) -> AbstractContextManager[object]:
-        """The precision of the forward pass."""
-        if self.precision == "full":
-            return nullcontext()
-        return torch.autocast(device.type, torch.bfloat16)
-
-    def lr_at(self, round: int, epoch: int = 0) -> float:
-        """The learning rate in a round, at its start or in a later local epoch, counted from 0."""
-        lr = self.lr * self.lr_decay ** (round - 1)
-        return lr * self.lr_decay**epoch if self.epoch_decay else lr
-
-    def steps_for(self, examples: int) -> int:
-        """K, the number of local steps of a client with this many examples."""
-        return self.steps or self.epochs * -(-examples // self.batch)
 
 
 @dataclass(frozen=True)
@@ -92,7 +52,7 @@ def train(
         x, y = fetch(examples, index, w.device)
         forward = Forward(flat.module, flat.prepare(pipeline(x, augment)), y)
         g.zero_()
-        with settings.forwarding(w.device):
+        with forwarding(settings.precision, w.device):
             loss = sum_losses(losses, forward)
         torch.autograd.backward(loss)
         with torch.no_grad():
@@ -107,6 +67,13 @@ def train(
 def _read(scalars: Sequence[Tensor]) -> list[float]:
     values: list[float] = torch.stack(list(scalars)).cpu().tolist()
     return values
+
+
+def forwarding(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """The precision of the forward pass."""
+    if precision == "full":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16)
 
 
 def sum_losses(losses: Sequence[Loss], forward: Forward) -> Tensor:
