@@ -14,12 +14,13 @@ from time import process_time
 import torch
 
 from fedacg import methods, models
+from fedacg.config.sections import LocalSettings
 from fedacg.core.vector import FlatModel
 from fedacg.data.examples import TensorExamples
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.simulation import fused, local
 from fedacg.simulation.engine import one_thread
-from fedacg.simulation.local import LocalSettings, Visit
+from fedacg.simulation.local import Visit
 
 MODELS: dict[str, tuple[str, int, dict[str, object]]] = {
     "logistic, 64": ("logistic", 64, {}),

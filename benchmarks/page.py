@@ -15,7 +15,7 @@ import numpy as np
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
 from fedacg.report import write
-from fedacg.runs.metrics import RoundMetrics
+from fedacg.simulation.metrics import RoundMetrics
 
 CLIENTS, COHORT = 500, 10
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")

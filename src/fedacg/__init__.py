@@ -2,11 +2,50 @@
 
 import fedacg
 result = fedacg.run(model=net, clients=[(x0, y0), (x1, y1), …], test=(xt, yt), method="fedacg")
+
+What needs torch is imported when it is first used.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fedacg.errors import InputError, RunError
-from fedacg.runs.api import run
-from fedacg.runs.runner import Result, load_model
 from fedacg.version import __version__
 
-__all__ = ["InputError", "Result", "RunError", "__version__", "load_model", "run"]
+if TYPE_CHECKING:
+    from fedacg import data, methods, models
+    from fedacg.runs.api import run
+    from fedacg.runs.runner import Result, load_model
+
+__all__ = [
+    "InputError",
+    "Result",
+    "RunError",
+    "__version__",
+    "data",
+    "load_model",
+    "methods",
+    "models",
+    "run",
+]
+
+_LATER = {
+    "Result": "fedacg.runs.runner",
+    "load_model": "fedacg.runs.runner",
+    "run": "fedacg.runs.api",
+}
+_PACKAGES = ("data", "methods", "models")
+
+
+def __getattr__(name: str) -> Any:
+    """What was not imported with the package, the first time it is asked for."""
+    if name in _PACKAGES:
+        return import_module(f"fedacg.{name}")
+    if name in _LATER:
+        value = globals()[name] = getattr(import_module(_LATER[name]), name)
+        return value
+    raise AttributeError(f"module 'fedacg' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

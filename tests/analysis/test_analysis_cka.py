@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from fedacg import methods, models
 from fedacg.analysis import cka
 from fedacg.analysis.cka import LocalModels, layerwise, linear_cka, minibatch_cka
+from fedacg.config.sections import AnalysisSettings
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.own import from_pairs
 from fedacg.errors import InputError
 from fedacg.models import StagedModel
 from fedacg.runs.build import Ingredients
-from fedacg.runs.recording import AnalysisSettings, Recorded, Recorder, load
+from fedacg.runs.recording import Recorded, Recorder, load
 from support.staged import tanh_net
 
 Matrix = NDArray[np.float64]

@@ -15,7 +15,8 @@ from fedacg.analysis.stability import squared_deviations, stability
 from fedacg.analysis.surface_picture import Panel, draw, shared_levels
 from fedacg.report.curves import render
 from fedacg.report.series import PALETTE
-from fedacg.runs.metrics import History, RoundMetrics
+from fedacg.runs.history import History
+from fedacg.simulation.metrics import RoundMetrics
 
 BLUE, ORANGE = PALETTE[0][0], PALETTE[1][0]
 

@@ -19,10 +19,10 @@ from fedacg.analysis.surface import (
     sample_training,
     surface,
 )
+from fedacg.config.sections import EngineSettings
 from fedacg.core.vector import FlatModel
 from fedacg.data.examples import TensorExamples
 from fedacg.data.own import from_pairs
-from fedacg.engines import EngineSettings
 from fedacg.errors import InputError
 from fedacg.runs.build import Ingredients
 from support.quadratics import Bowl, Point, client, half_square

@@ -9,9 +9,10 @@ import torch
 
 from fedacg import models
 from fedacg.analysis.spread import cosines, divergence, mean
+from fedacg.config.sections import AnalysisSettings
 from fedacg.core.vector import FlatModel
 from fedacg.errors import InputError
-from fedacg.runs.recording import AnalysisSettings, Recorded, Recorder, load
+from fedacg.runs.recording import Recorded, Recorder, load
 from fedacg.simulation.drift import Drift, stage_slices
 
 

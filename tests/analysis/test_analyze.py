@@ -26,7 +26,7 @@ from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import InputError
 from fedacg.runs import recording
 from fedacg.runs.build import prepare
-from fedacg.runs.metrics import read_metrics
+from fedacg.runs.history import read_metrics
 from fedacg.runs.runner import play
 from support.command import Command
 from support.runs import tiny

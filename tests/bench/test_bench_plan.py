@@ -10,7 +10,8 @@ from fedacg.bench import published
 from fedacg.bench.folders import place, run_name, spelled
 from fedacg.bench.plan import make_plan
 from fedacg.bench.targets import desk_targets, paper_targets, shares
-from fedacg.config.experiment import Experiment, find, recipe_names
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import find, recipe_names
 from fedacg.errors import InputError
 from fedacg.methods import METHODS
 from fedacg.runs.folder import RunFolder

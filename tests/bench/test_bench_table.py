@@ -16,7 +16,7 @@ from fedacg.bench.plan import Block, make_plan
 from fedacg.bench.render import Printed, write
 from fedacg.config.experiment import Experiment
 from fedacg.report.table import Spread
-from fedacg.runs.metrics import RoundMetrics
+from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command
 
 Accuracy = Callable[[Experiment, int], float | None]

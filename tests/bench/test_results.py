@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedacg.runs.metrics import human_bytes
+from fedacg.runs.history import human_bytes
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"

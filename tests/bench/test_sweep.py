@@ -10,7 +10,7 @@ from test_cli_bad_input import refused
 
 from fedacg.bench.effect import Dot, Effect
 from fedacg.bench.grid import Axis, expand, parse_axis
-from fedacg.config.experiment import find
+from fedacg.config.recipe import find
 from fedacg.errors import InputError
 from fedacg.report.table import Spread
 from support.command import Command, start

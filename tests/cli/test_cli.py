@@ -10,10 +10,11 @@ from typing import Any, get_args
 
 import pytest
 
-from fedacg.config.experiment import Experiment, find, override, read_toml, recipe_names, with_method
-from fedacg.config.section import Section
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import find, override, read_toml, recipe_names, with_method
+from fedacg.config.sections import Section
 from fedacg.methods import METHODS, MODIFIERS
-from fedacg.runs.metrics import History, read_metrics
+from fedacg.runs.history import History, read_metrics
 from fedacg.simulation.sampling import Attendance, Sampling
 from fedacg.version import __version__
 from support.command import TINY, Command, start
@@ -74,10 +75,14 @@ def settable(section: type[Section], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{name}", field.annotation, field.default
 
 
+NAMED = {"data.name": "cifar10", "data.split": "iid", "model.name": "cnn", "method.name": "fedavg"}
+"""Another value where only some are known."""
+
+
 def another(key: str, kind: Any, value: Any) -> Any:
     """A valid value that is not this one."""
-    if key == "method.name":
-        return "fedacg+prox" if value == "fedavg" else "fedavg"
+    if key in NAMED:
+        return NAMED[key]
     if kind is bool:
         return not value
     if kind is int:

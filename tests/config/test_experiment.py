@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedacg.config.experiment import Experiment, override, with_method
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import override, with_method
 from fedacg.errors import InputError
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedacg.config.experiment import Experiment, find, recipe_names
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import find, recipe_names
 from fedacg.data.catalogue import FACTS
 from fedacg.errors import InputError
 

@@ -94,5 +94,5 @@ def test_the_program_tells_vectors_down_and_up_and_kept(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "250")
     down, up = VECTORS[method]
-    (line,) = [line for line in fedacg("methods").out.splitlines() if line.startswith(f"{method} ")]
+    (line,) = [line for line in fedacg("methods", "--details").out.splitlines() if line.startswith(f"{method} ")]
     assert line.split()[-2:] == [f"{down}/{up}", str(KEPT[method])]

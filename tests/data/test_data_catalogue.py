@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue, splits
 from fedacg.data.examples import FederatedData
 from fedacg.data.files import data_root

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.examples import Contents
 from fedacg.data.files import data_root

@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from fedacg.cli.data import app
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue, splits
 from fedacg.errors import InputError
 from support.command import Command

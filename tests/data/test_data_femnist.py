@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.examples import Dataset, labels
 from fedacg.data.files import data_root

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.examples import Dataset, Examples
 from fedacg.errors import InputError

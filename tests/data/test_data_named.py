@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.augment import Augment
 from fedacg.data.pipelines import ImagePipeline
@@ -98,8 +98,8 @@ def test_classes_of_the_module_serve_a_run_in_any_engine(write: Write, fedacg: C
     [
         ("my_data:wine", None, r"data.name = my_data:wine: there is no module my_data in .*, and none installed"),
         ("my_data.sub:wine", "", r"there is no module my_data.sub in"),
-        ("my_data:wine", "beer = 3", "data.name = my_data:wine: the module my_data has no function wine"),
-        ("my_data:beer", "beer = 3", "the module my_data has no function beer"),
+        ("my_data:wine", "beer = 3", "data.name = my_data:wine: the module my_data has no wine"),
+        ("my_data:beer", "beer = 3", "data.name = my_data:beer: names a value of type int; must name a function"),
         (
             "my_data:wine",
             "def wine(): return [1]",
@@ -110,7 +110,11 @@ def test_classes_of_the_module_serve_a_run_in_any_engine(write: Write, fedacg: C
             "from fedacg.data import dataset\ndef wine(): return dataset(([[1.0]], [0, 1]), ([[1.0]], [0]))",
             "data.name = my_data:wine: train: x has 1 examples and y has 2",
         ),
-        ("my data:wine", None, "data.name = my data:wine: must look like module:function, such as my_data:wine"),
+        (
+            "my data:wine",
+            None,
+            "data.name = my data:wine: must look like module:function, such as my_package:mine",
+        ),
         ("my_data:", None, "data.name = my_data:: must look like module:function"),
         (":wine", None, "data.name = :wine: must look like module:function"),
         (

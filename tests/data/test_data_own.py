@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.examples import Dataset, Examples, FederatedData, labels
 from fedacg.data.own import MappedExamples, dataset, from_pairs

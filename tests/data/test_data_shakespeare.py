@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.examples import labels
 from fedacg.data.files import data_root

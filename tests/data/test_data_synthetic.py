@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.core import randomness
 from fedacg.data.catalogue import federate
 from fedacg.data.examples import FederatedData

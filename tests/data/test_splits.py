@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.data import dirichlet, splits
 from fedacg.errors import InputError
 

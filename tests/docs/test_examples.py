@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedacg.config.experiment import Experiment, find, override
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import find, override
 from fedacg.runs.build import prepare
 
 ROOT = Path(__file__).parents[2]

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 import fedacg
 from fedacg import engines, methods, models
+from fedacg.config.sections import EngineSettings, LocalSettings
 from fedacg.core.vector import FlatModel, clone, sha256
 from fedacg.data.own import from_pairs
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.shared_memory import freeze, thaw
 from fedacg.errors import RunError
-from fedacg.simulation.engine import EngineSettings, Job, Task
-from fedacg.simulation.local import LocalSettings
+from fedacg.simulation.engine import Job, Task
 
 
 def problem(sizes: tuple[int, ...] = (9, 4, 17, 6, 30, 2)) -> list[tuple[Tensor, Tensor]]:

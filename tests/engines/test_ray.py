@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import engines, methods
-from fedacg.config.experiment import Experiment, find, override, with_method
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import find, override, with_method
+from fedacg.config.sections import EngineSettings, LocalSettings
 from fedacg.core.messages import Message
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.own import from_pairs
@@ -28,10 +30,10 @@ from fedacg.engines.supervisor import Lost
 from fedacg.errors import InputError, RunError
 from fedacg.runs import api
 from fedacg.runs.build import Ingredients, prepare
-from fedacg.runs.metrics import History, RoundMetrics
+from fedacg.runs.history import History
 from fedacg.runs.runner import play
-from fedacg.simulation.engine import Answers, ClientMemory, Engine, EngineSettings, Job, Task
-from fedacg.simulation.local import LocalSettings
+from fedacg.simulation.engine import Answers, ClientMemory, Engine, Job, Task
+from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command
 from support.ray_nodes import Nodes, members, until
 from support.runs import digest

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedacg.config.experiment import Experiment, find, override, read_toml
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import find, override, read_toml
 from fedacg.flower import app_template
 from fedacg.runs.build import prepare
 from fedacg.runs.folder import load_moment

@@ -6,11 +6,10 @@ from itertools import permutations
 import pytest
 
 from fedacg import methods
+from fedacg.config import methods as catalogue
+from fedacg.config.methods import Modifier, positive, rate
 from fedacg.errors import InputError
-from fedacg.methods import METHODS, MODIFIERS, Entry, Method, catalogue
-from fedacg.methods.fedacg import ACG
-from fedacg.methods.fedprox import PROX
-from fedacg.methods.method import Modifier, positive, rate
+from fedacg.methods import METHODS, MODIFIERS, Entry, Method
 from fedacg.methods.objective import Proximal
 from fedacg.methods.quantise import Quantised
 from fedacg.methods.rules import Average, Lookahead
@@ -105,7 +104,7 @@ def test_a_later_part_gives_way_to_an_earlier_one(monkeypatch: pytest.MonkeyPatc
         return replace(method, state=int(mu))
 
     second = Modifier("second", "", "", {"mu": rate(9.0)}, apply)
-    monkeypatch.setattr(catalogue, "MODIFIERS", {"prox": PROX, "acg": ACG, "second": second})
+    monkeypatch.setattr(catalogue, "MODIFIERS", {**MODIFIERS, "second": second})
     assert methods.complete("fedavg+prox+second", {}) == {"server_lr": 1.0, "mu": 0.001, "second_mu": 9.0}
     assert methods.build("fedavg+prox+second", {"mu": 1, "second_mu": 4}).state == 4
     assert methods.complete("fedavg+second+prox", {}) == {"server_lr": 1.0, "mu": 9.0, "prox_mu": 0.001}

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 import fedacg as package
-from fedacg.config.experiment import Experiment, find, override, with_method
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import find, override, with_method
 from fedacg.data.examples import Examples, FederatedData
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.methods import METHODS
 from fedacg.runs.build import load_data, prepare
-from fedacg.runs.metrics import History, RoundMetrics
+from fedacg.runs.history import History
 from fedacg.runs.runner import Result, play
+from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command
 
 COMBINATIONS = [

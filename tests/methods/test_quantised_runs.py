@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 import fedacg
 from fedacg import methods
+from fedacg.config.sections import LocalSettings
 from fedacg.core.randomness import generator
 from fedacg.data.own import from_pairs
 from fedacg.engines.worker import Worker
 from fedacg.methods.quantise import BITS, Quantised
 from fedacg.simulation.engine import Job, Task
-from fedacg.simulation.local import LocalSettings
 from support.quadratics import client, kept, states
 
 PARAMETERS, BUFFERS = (5 * 8 + 8) + 2 * 8 + (8 * 3 + 3), 2 * 8 + 1

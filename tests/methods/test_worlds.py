@@ -13,8 +13,8 @@ from fedacg import methods
 from fedacg.config.experiment import Experiment
 from fedacg.runs.build import prepare
 from fedacg.runs.folder import load_moment
-from fedacg.runs.metrics import RoundMetrics
 from fedacg.runs.runner import Result, play
+from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command
 from support.quadratics import Point, client, half_square
 from support.runs import StopAfter, digest, tiny

@@ -10,6 +10,7 @@ from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
 
 import fedacg
 from fedacg.config.experiment import Experiment
+from fedacg.config.names import GIVEN
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.own import from_pairs
 from fedacg.engines.processes import ProcessEngine
@@ -19,7 +20,7 @@ from fedacg.errors import InputError
 from fedacg.methods import METHODS
 from fedacg.methods import build as build_method
 from fedacg.models import StagedModel, build
-from fedacg.runs.build import GIVEN, Ingredients
+from fedacg.runs.build import Ingredients
 from fedacg.runs.runner import Result, play
 
 ORIGINAL: dict[str, tuple[tuple[int, ...], int]] = {

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.report import curves, payload, split, write
 from fedacg.report.attendance import attendances
 from fedacg.report.labels import LabelCounts, figures

@@ -14,15 +14,16 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedacg.cli.report import report as report_command
+from fedacg.config.experiment import flatten
 from fedacg.errors import InputError
 from fedacg.report import Report, curves, write
 from fedacg.report.cells import Cell, Column, columns_of, to_markdown
 from fedacg.report.latex import escape, to_latex
 from fedacg.report.runs import find_runs, group_runs, load_run
 from fedacg.report.series import PALETTE, curves_of
-from fedacg.report.settings import common, differing, flatten, labels
+from fedacg.report.settings import common, differing, labels
 from fedacg.report.table import Effort, Row, Spread
-from fedacg.runs.metrics import Reached
+from fedacg.runs.history import Reached
 from support.folders import fake_run
 
 FILES = {"table.csv", "table.md", "table.tex", "index.html"} | {

@@ -18,7 +18,7 @@ from fedacg.report import live
 from fedacg.report.live import LiveReport
 from fedacg.report.server import Server
 from fedacg.report.tail import Tail
-from fedacg.runs.metrics import RoundMetrics
+from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command, start
 from support.folders import add_round, fake_run
 

@@ -15,7 +15,7 @@ import fedacg
 from fedacg import InputError, Result
 from fedacg.core.vector import sha256
 from fedacg.data.own import MappedExamples
-from fedacg.runs.metrics import RoundMetrics
+from fedacg.simulation.metrics import RoundMetrics
 
 Pair = tuple[Tensor, Tensor]
 

@@ -13,7 +13,7 @@ import pytest
 from fedacg.errors import InputError
 from fedacg.runs import loggers
 from fedacg.runs.build import prepare
-from fedacg.runs.metrics import History
+from fedacg.runs.history import History
 from fedacg.runs.runner import Observer, play
 from support.runs import StopAfter, tiny
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedacg.errors import InputError
-from fedacg.runs.metrics import History, Reached, RoundMetrics, bytes_unit, human_bytes, read_metrics
+from fedacg.runs.history import History, Reached, bytes_unit, human_bytes, read_metrics
+from fedacg.simulation.metrics import RoundMetrics
 
 
 def one_round(number: int, accuracy: float | None = None, down: int = 10, up: int = 7) -> RoundMetrics:

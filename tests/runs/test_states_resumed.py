@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedacg import methods
 from fedacg.config.experiment import Experiment
+from fedacg.config.sections import CohortSettings, EvaluateSettings, LocalSettings
 from fedacg.core.messages import Message
 from fedacg.data.own import from_pairs
 from fedacg.engines.processes import ProcessEngine
@@ -25,9 +26,8 @@ from fedacg.runs.client_states import ClientStates
 from fedacg.runs.folder import load_moment
 from fedacg.runs.runner import play
 from fedacg.simulation.engine import Answers, ClientMemory, Engine, Job, Task
-from fedacg.simulation.federation import EvaluateSettings, Federation
-from fedacg.simulation.local import LocalSettings
-from fedacg.simulation.sampling import CohortSettings, Sampling
+from fedacg.simulation.federation import Federation
+from fedacg.simulation.sampling import Sampling
 from support.command import TINY, Command, digests_with_and_without_kills
 from support.quadratics import Point, client, half_square
 from support.runs import StopAfter, digest, tiny

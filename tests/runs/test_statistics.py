@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from fedacg.config.experiment import Experiment
 from fedacg.report.runs import Group, load_run
 from fedacg.report.table import Effort, Spread, rows_of
-from fedacg.runs.metrics import History, Reached, RoundMetrics, read_metrics
+from fedacg.runs.history import History, Reached, read_metrics
+from fedacg.simulation.metrics import RoundMetrics
 
 TENTH = Fraction(1, 10)
 

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedacg.config.experiment import Experiment, read_toml
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import read_toml
 from fedacg.core.vector import sha256
 from fedacg.errors import InputError, RunError
 from fedacg.methods import METHODS
 from fedacg.runs.build import prepare
 from fedacg.runs.folder import RunFolder, load_moment
-from fedacg.runs.metrics import RoundMetrics, read_metrics
+from fedacg.runs.history import read_metrics
 from fedacg.runs.runner import load_model, play
+from fedacg.simulation.metrics import RoundMetrics
 from support.command import TINY, Command, digests_with_and_without_kills, lines, start
 from support.runs import StopAfter, digest, tiny
 

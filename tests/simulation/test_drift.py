@@ -9,8 +9,8 @@ import torch
 import fedacg
 from fedacg import models
 from fedacg.core.vector import FlatModel
-from fedacg.runs.metrics import RoundMetrics
 from fedacg.simulation.drift import Drift, stage_slices
+from fedacg.simulation.metrics import RoundMetrics
 from support.quadratics import Point, client, half_square
 
 PHI = torch.tensor([3.0, 4.0], dtype=torch.float64)

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 import fedacg
 from fedacg import methods, models
-from fedacg.config.experiment import Experiment, find, override
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import find, override
+from fedacg.config.sections import LocalSettings
 from fedacg.core.randomness import generator
 from fedacg.data.augment import Augment
 from fedacg.data.examples import FederatedData, SpanExamples, TensorExamples, ViewExamples, fetch_together
@@ -29,7 +31,7 @@ from fedacg.runs.build import Ingredients, group, prepare
 from fedacg.runs.runner import Result, play
 from fedacg.simulation import fused
 from fedacg.simulation.engine import Job, Task, groups
-from fedacg.simulation.local import LocalSettings, clip
+from fedacg.simulation.local import clip
 from support.runs import StopAfter, digest, tiny
 
 UNEQUAL = (7, 1, 23, 12, 5, 18, 3, 9, 31, 2)

@@ -8,13 +8,14 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
+from fedacg.config.sections import LocalSettings
 from fedacg.core.randomness import generator
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import TensorExamples
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.engines.worker import FrozenCopies
 from fedacg.methods.objective import Assignment, Empirical, Proximal
-from fedacg.simulation.local import LocalSettings, Visit, train
+from fedacg.simulation.local import Visit, train
 
 
 def net() -> nn.Module:

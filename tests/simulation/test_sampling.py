@@ -5,15 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from fedacg.config.sections import CohortSettings, FailureSettings, PopulationSettings
 from fedacg.errors import InputError
-from fedacg.simulation.sampling import (
-    Attendance,
-    CohortSettings,
-    FailureSettings,
-    Population,
-    PopulationSettings,
-    Sampling,
-)
+from fedacg.simulation.sampling import Attendance, Population, Sampling
 
 
 def asked(settings: CohortSettings, clients: int, seed: int, round: int) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedacg.config.experiment import Experiment, override, read_toml
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import override, read_toml
 from fedacg.flower import client_app, server_app
 from fedacg.runs.build import prepare
 from fedacg.runs.runner import Result, play

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import methods
+from fedacg.config.sections import CohortSettings, EvaluateSettings, LocalSettings
 from fedacg.data.own import from_pairs
 from fedacg.engines.serial import SerialEngine
 from fedacg.runs.client_states import ClientStates
 from fedacg.simulation.engine import Job
-from fedacg.simulation.federation import EvaluateSettings, Federation
-from fedacg.simulation.local import LocalSettings
-from fedacg.simulation.sampling import CohortSettings, Sampling
+from fedacg.simulation.federation import Federation
+from fedacg.simulation.sampling import Sampling
 
 
 class Point(nn.Module):

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
-from fedacg.config.experiment import Experiment, override, read_toml
-from fedacg.runs.metrics import History, RoundMetrics
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import override, read_toml
+from fedacg.runs.history import History
 from fedacg.runs.runner import Result
+from fedacg.simulation.metrics import RoundMetrics
 from support.command import TINY
 
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from fedacg.analysis.lines import Ink
 from fedacg.config.experiment import Experiment
+from fedacg.config.names import GIVEN
 from fedacg.errors import InputError
 from fedacg.report.runs import Run, find_runs, group_runs, load_run
 from fedacg.runs import recording
-from fedacg.runs.build import GIVEN, Ingredients, prepare
-from fedacg.runs.metrics import History
+from fedacg.runs.build import Ingredients, prepare
+from fedacg.runs.history import History
 
 
 @dataclass(frozen=True)

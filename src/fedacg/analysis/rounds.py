@@ -16,7 +16,7 @@ from fedacg.analysis.load import Subject
 from fedacg.analysis.result import Drawing, Finding, by_group, summary_column, to_csv
 from fedacg.analysis.stability import squared_deviations, stability
 from fedacg.runs import recording
-from fedacg.runs.metrics import RoundMetrics
+from fedacg.simulation.metrics import RoundMetrics
 
 _FIGURES = (
     "divergence_relative",

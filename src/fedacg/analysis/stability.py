@@ -5,7 +5,7 @@ Worked out from the rounds of a run; the moving average itself lives in `metrics
 
 import statistics
 
-from fedacg.runs.metrics import DECAY, History
+from fedacg.runs.history import DECAY, History
 
 
 def squared_deviations(history: History, decay: float = DECAY) -> list[float]:

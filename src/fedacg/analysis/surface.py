@@ -16,12 +16,12 @@ from torch import Tensor
 
 from fedacg import engines
 from fedacg.analysis.plane import Coordinates, Plane
+from fedacg.config.sections import EngineSettings, LocalSettings
 from fedacg.core.randomness import numpy_generator
 from fedacg.data.examples import Examples, FederatedData, ListedClients, TensorExamples
-from fedacg.engines import EngineSettings, Job, one_thread
+from fedacg.engines import Job, one_thread
 from fedacg.errors import InputError
 from fedacg.runs.build import Ingredients
-from fedacg.simulation.local import LocalSettings
 
 Floats = NDArray[np.float64]
 

@@ -25,7 +25,7 @@ from fedacg.analysis.surface import (
     sample_training,
     surface,
 )
-from fedacg.engines import EngineSettings
+from fedacg.config.sections import EngineSettings
 from fedacg.errors import InputError
 from fedacg.runs import recording
 from fedacg.runs.build import Ingredients

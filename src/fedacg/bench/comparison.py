@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from fedacg.bench.plan import Block, Line
 from fedacg.bench.published import method_of, recipes_of, value_of
 from fedacg.bench.targets import REFERENCE, desk_targets, paper_targets, shares
-from fedacg.config.experiment import Experiment, find
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import find
 from fedacg.report.cells import ABSENT, Cell, Column, columns_of, percent
 from fedacg.report.runs import load_run
 from fedacg.report.table import Effort, Row, Spread
-from fedacg.runs.metrics import History, Reached
+from fedacg.runs.history import History, Reached
 
 _NOTHING = Reached(0, False)
 """Stands for rounds that the paper does not report."""

@@ -14,14 +14,13 @@ from pathlib import Path
 import torch
 
 from fedacg.config.experiment import Experiment
-from fedacg.core.messages import message_bytes
-from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import ViewExamples
 from fedacg.errors import RunError
-from fedacg.runs.build import Ingredients, sampling
+from fedacg.runs.build import Ingredients, make_job, sampling
 from fedacg.runs.folder import is_finished
-from fedacg.runs.metrics import History, RoundMetrics, read_metrics
+from fedacg.runs.history import History, read_metrics
 from fedacg.runs.session import Session
+from fedacg.simulation.metrics import RoundMetrics
 
 _ENOUGH = 0.25
 """Seconds of training that make a trial worth believing."""
@@ -78,11 +77,9 @@ def estimate(session: Session, runs: Mapping[Path, Experiment]) -> dict[Path, Es
 
 def count(experiment: Experiment, ingredients: Ingredients) -> Work:
     """What the rounds add up to, without playing them: who takes part is known beforehand."""
-    clients, method, local = ingredients.data.clients, ingredients.method, experiment.local
-    flat = FlatModel(clone(ingredients.module), channels_last=ingredients.channels_last)
-    buffers = flat.read_buffers()
-    down = message_bytes({**method.rule.broadcast(method.rule.init(flat.w)), "buffers": buffers})
-    up = method.up * method.link.size(flat.w.numel(), flat.w.element_size()) + message_bytes({"buffers": buffers})
+    clients, local = ingredients.data.clients, experiment.local
+    traffic = make_job(experiment, ingredients).traffic
+    down, up = traffic.bytes_down, traffic.bytes_up
     draws = sampling(experiment, len(clients))
     asked = answered = steps = 0
     for round in range(1, experiment.rounds + 1):

@@ -4,10 +4,11 @@ import re
 from itertools import count
 from pathlib import Path
 
-from fedacg import methods
-from fedacg.config.experiment import Experiment, MethodSettings, read_toml
+from fedacg.config import methods
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import read_toml
+from fedacg.config.sections import MethodSettings
 from fedacg.errors import InputError
-from fedacg.runs.folder import is_finished
 
 _DESCRIPTION = "experiment.toml"
 
@@ -46,5 +47,7 @@ def _holds(folder: Path, experiment: Experiment) -> bool:
 
 def check_begun(folder: Path, experiment: Experiment, resume: bool) -> None:
     """Refuse to go on with a run that was stopped unless that was asked for."""
+    from fedacg.runs.folder import is_finished  # imports torch, which a plan does without
+
     if not resume and (folder / _DESCRIPTION).exists() and not is_finished(folder, experiment):
         raise InputError(f"{folder}: holds a run that was stopped; go on with --resume, or remove the folder")

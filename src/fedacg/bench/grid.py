@@ -6,7 +6,8 @@ from itertools import combinations, product
 from pathlib import Path
 
 from fedacg.bench.folders import place
-from fedacg.config.experiment import Experiment, Tree, override
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import Tree, override
 from fedacg.errors import InputError
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from fedacg.bench import published
 from fedacg.bench.folders import place, run_name
 from fedacg.bench.targets import REFERENCE
-from fedacg.config.experiment import Experiment, MethodSettings, Tree, find, override
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import Tree, find, override
+from fedacg.config.sections import MethodSettings
 from fedacg.errors import InputError, unknown
 
 SCALES = ("desk", "paper")

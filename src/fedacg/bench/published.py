@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from fedacg.config.experiment import Experiment, MethodSettings, recipe_names, with_method
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import recipe_names, with_method
+from fedacg.config.sections import MethodSettings
 from fedacg.errors import unknown
 
 _SETTINGS = {

@@ -14,7 +14,8 @@ Cut and not rounded, so that FedAvg itself reaches a target of 100 %. A target i
 import math
 
 from fedacg.bench.published import method_of, value_of
-from fedacg.config.experiment import Experiment, find
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import find
 
 REFERENCE = "fedavg"
 """The method that targets at desk scale are set by."""

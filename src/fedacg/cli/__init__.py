@@ -19,7 +19,7 @@ from fedacg.cli.report import report
 from fedacg.cli.run import compare, run
 from fedacg.cli.sweep import sweep
 from fedacg.cli.watch import watch
-from fedacg.config.experiment import find, recipe_names
+from fedacg.config.recipe import find, recipe_names
 from fedacg.errors import InputError, RunError
 from fedacg.version import __version__
 
@@ -29,6 +29,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode=None,  # what draws the boxes takes longer to load than everything else here
 )
 app.command()(run)
 app.command()(compare)

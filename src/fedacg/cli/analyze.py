@@ -10,13 +10,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column
 
 from fedacg.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedacg.analysis.result import Watcher
 
 _LINE_SECONDS = 30
@@ -61,7 +60,8 @@ def analyze(
     Pictures as PNG and PDF, their numbers as CSV, and one page. The surface and
     CKA look at a recorded round: run with --set 'analysis.rounds=[50]'.
     """
-    # Here and not above: matplotlib takes longer to load than most commands take to run.
+    from rich.console import Console
+
     from fedacg.analysis.run import Options, analyse
 
     options = Options(
@@ -136,11 +136,14 @@ class Lines:
 class Bars(Lines):
     """A bar for each piece of work; it stays when that is done."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: "Console") -> None:
         self._console = console
 
     @contextmanager
     def work(self, name: str, steps: int) -> Iterator[Callable[[], None]]:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
+
         columns = (
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=None),
@@ -152,7 +155,7 @@ class Bars(Lines):
             yield lambda: progress.advance(task)
 
 
-def _watcher(console: Console, quiet: bool) -> "Watcher":
+def _watcher(console: "Console", quiet: bool) -> "Watcher":
     """The display that suits where the output goes."""
     if quiet:
         return Silent()

@@ -2,16 +2,18 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from fedacg.bench.plan import Block, make_plan
-from fedacg.cli.multi_run import DryRun, Resume, announce, play_missing, show
-from fedacg.cli.run import Quiet, Set, parse_names, parse_seeds, refuse_options, stopped
+from fedacg.cli.run import DryRun, Quiet, ResumeMany, Set, parse_names, parse_seeds, refuse_options, stopped
 from fedacg.errors import DataMissing
-from fedacg.runs.session import Session
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedacg.bench.plan import Block
+    from fedacg.runs.session import Session
 
 
 def bench(
@@ -31,13 +33,14 @@ def bench(
     ] = None,
     settings: Set = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for runs and tables.")] = Path("runs/bench"),
-    resume: Resume = False,
+    resume: ResumeMany = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a table of the paper, and print it beside the published numbers."""
-    console = Console()
     refuse_options(settings or [])
+    from fedacg.bench.plan import make_plan
+
     blocks = make_plan(
         table,
         scale,
@@ -47,6 +50,12 @@ def bench(
         seeds=parse_seeds(seeds) if seeds else [],
         settings=settings or [],
     )
+    from rich.console import Console
+
+    from fedacg.cli.multi_run import announce, play_missing
+    from fedacg.runs.session import Session
+
+    console = Console()
     whole = True
     with Session(next(iter(blocks[0].runs.values())).engine) as session:
         try:
@@ -65,7 +74,7 @@ def bench(
         raise typer.Exit(1)
 
 
-def _with_data(session: Session, blocks: list[Block]) -> list[Block]:
+def _with_data(session: "Session", blocks: "list[Block]") -> "list[Block]":
     """The settings whose data are at hand; what is left out is told, and none at all is an error."""
     found, missing = [], []
     for block in blocks:
@@ -81,7 +90,7 @@ def _with_data(session: Session, blocks: list[Block]) -> list[Block]:
     return found
 
 
-def _command(block: Block, methods: str | None, seeds: str | None, settings: list[str]) -> str:
+def _command(block: "Block", methods: str | None, seeds: str | None, settings: list[str]) -> str:
     """What makes this block's table again."""
     words = ["fedacg", "bench", block.table, "--scale", block.scale, "--on", block.setting]
     for option, value in (("--methods", methods), ("--seeds", seeds)):
@@ -89,10 +98,10 @@ def _command(block: Block, methods: str | None, seeds: str | None, settings: lis
     return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
 
 
-def _show(console: Console, block: Block, command: str, quiet: bool) -> None:
-    # Here and not above: matplotlib takes longer to load than most commands take to run.
+def _show(console: "Console", block: "Block", command: str, quiet: bool) -> None:
     from fedacg.bench.comparison import compare
     from fedacg.bench.render import Printed, title, write
+    from fedacg.cli.multi_run import show
 
     comparison = compare(block)
     written = write(comparison, command)

@@ -8,21 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from fedacg.config.data import DataSettings
-from fedacg.config.experiment import Experiment
-from fedacg.data import catalogue, download, splits
-from fedacg.data.files import data_root
-from fedacg.data.sources import synthetic
+from fedacg.config.names import SPLITS
 from fedacg.errors import InputError
 
 if TYPE_CHECKING:
+    from fedacg.config.sections import DataSettings
     from fedacg.report.labels import Figures
 
-app = typer.Typer(no_args_is_help=True, help="The data sets: which there are, fetching, splitting, showing them.")
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="The data sets: which there are, fetching, splitting, showing them.",
+)
 
 ROWS = 20
 """How many clients `show` prints."""
@@ -43,6 +41,13 @@ Seed = Annotated[int, typer.Option(help="Gives the split that a run with this se
 @app.command("list")
 def list_() -> None:
     """List the data sets and where they lie."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedacg.data import catalogue
+    from fedacg.data.files import data_root
+    from fedacg.data.sources import synthetic
+
     console = Console()
     table = Table(box=None, pad_edge=False)
     for column in ("name", "train", "test", "classes"):
@@ -69,6 +74,10 @@ def list_() -> None:
 @app.command()
 def get(name: Name) -> None:
     """Download a data set from its makers' site and check it."""
+    from rich.console import Console
+
+    from fedacg.data import download
+
     console = Console()
     files = download.get(name, console)
     if not files:
@@ -82,7 +91,7 @@ def split(
     name: Whichever,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, such as split.npz.")],
     clients: Annotated[int, typer.Option(help="How many clients the examples are dealt to.")] = 100,
-    split: Annotated[str, typer.Option(help=f"How they are dealt: {', '.join(splits.SPLITS)}.")] = "dirichlet",
+    split: Annotated[str, typer.Option(help=f"How they are dealt: {', '.join(SPLITS[:-1])}.")] = "dirichlet",
     alpha: Alpha = 0.3,
     shards: Shards = 2,
     seed: Seed = 0,
@@ -90,6 +99,8 @@ def split(
 ) -> None:
     """Save a split, to be used with --set data.split_file=FILE."""
     settings = _settings(seed, name=name, clients=clients, split=split, alpha=alpha, shards=shards, path=path)
+    from fedacg.data import catalogue
+
     dealt = catalogue.deal(catalogue.load(name, path=settings.path), settings, seed)
     dealt.save(out)
     typer.echo(f"{out}: {len(dealt.order)} examples of {name} for {clients} clients")
@@ -101,7 +112,7 @@ def show(
     split: Annotated[
         str | None,
         typer.Option(
-            help=f"How examples are dealt: {', '.join(catalogue.SPLITS)}.",
+            help=f"How examples are dealt: {', '.join(SPLITS)}.",
             show_default="natural for data listed with clients, else dirichlet",
         ),
     ] = None,
@@ -127,7 +138,10 @@ def show(
     few of many classes. By chance: what clients of these sizes have when they
     are filled at random. All of them are means over clients.
     """
-    # Here and not above: matplotlib takes longer to load than most commands take to run.
+    from rich.console import Console
+    from rich.text import Text
+
+    from fedacg.data import catalogue
     from fedacg.report import curves, labels, labels_picture
     from fedacg.report.split import look
 
@@ -175,8 +189,10 @@ def _figures(figures: "Figures") -> str:
     )
 
 
-def _settings(seed: int, **data: Any) -> DataSettings:
+def _settings(seed: int, **data: Any) -> "DataSettings":
     """The [data] table with these keys, refused in the words of an experiment if it does not fit."""
+    from fedacg.config.experiment import Experiment
+
     return Experiment.parse({"seed": seed, "data": data}).data
 
 
@@ -190,6 +206,8 @@ def _write(path: Path, picture: bytes) -> None:
 
 def _natural(name: str) -> bool:
     """Whether a data set is known to come with its clients; of a user's function that is not known."""
+    from fedacg.data import catalogue
+
     known = name in catalogue.FACTS and catalogue.FACTS[name].natural
     return known or name in (catalogue.SYNTHETIC, catalogue.FOLDER)
 
@@ -199,6 +217,9 @@ def _clients(name: str) -> str:
 
 
 def _where(name: str) -> str:
+    from fedacg.data import catalogue
+    from fedacg.data.files import data_root
+
     place = catalogue.where(name)
     if place is None:
         return "missing"

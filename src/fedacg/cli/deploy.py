@@ -7,10 +7,14 @@ from typing import Annotated
 import typer
 
 from fedacg.cli.run import Set
-from fedacg.config.experiment import find, with_method
+from fedacg.config.recipe import find, with_method
 from fedacg.errors import InputError
 
-app = typer.Typer(help="Run an experiment on a federation of real nodes, with Flower.", no_args_is_help=True)
+app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Run an experiment on a federation of real nodes, with Flower.",
+)
 
 
 @app.callback()

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich import box
@@ -15,21 +14,19 @@ from fedacg.bench.folders import check_begun
 from fedacg.cli.progress import make_progress
 from fedacg.config.experiment import Experiment
 from fedacg.errors import RunError
+from fedacg.runs.build import check_methods
 from fedacg.runs.folder import is_finished
-from fedacg.runs.metrics import human_bytes
+from fedacg.runs.history import human_bytes
 from fedacg.runs.session import Session
 
 Runs = Mapping[Path, Experiment]
 OURS = ("bench", "sweep", "effect")
 """Of the files beside a page, those that every report does not have."""
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs and what they will cost.")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with runs that were stopped; finished ones are kept anyway.")
-]
 
 
 def announce(console: Console, session: Session, runs: Runs, root: Path, *, resume: bool, quiet: bool) -> None:
     """Check every run, and list them with an estimate of time and bytes."""
+    check_methods(runs.values())
     for folder, experiment in runs.items():
         check_begun(folder, experiment, resume)
     finished = [folder for folder, experiment in runs.items() if is_finished(folder, experiment)]

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from fedacg.config.experiment import Experiment
-from fedacg.runs.metrics import History, RoundMetrics
-from fedacg.runs.runner import Observer
+
+if TYPE_CHECKING:
+    from fedacg.runs.history import History
+    from fedacg.runs.runner import Observer
+    from fedacg.simulation.metrics import RoundMetrics
 
 _LINE_SECONDS = 30
 
@@ -36,7 +40,7 @@ class Bars:
         )
         self._progress.start()
 
-    def round(self, metrics: RoundMetrics, history: History) -> None:
+    def round(self, metrics: "RoundMetrics", history: "History") -> None:
         accuracy = f"{100 * history.accuracy[-1]:5.1f} %" if history.accuracy else ""
         self._progress.update(self._task, completed=metrics.round, accuracy=accuracy)
 
@@ -55,7 +59,7 @@ class Lines:
         after = f", after round {done}" if done else ""
         self._print(f"{self._label}: {self._rounds} rounds{after}")
 
-    def round(self, metrics: RoundMetrics, history: History) -> None:
+    def round(self, metrics: "RoundMetrics", history: "History") -> None:
         if monotonic() - self._last < _LINE_SECONDS and metrics.round < self._rounds:
             return
         self._last = monotonic()
@@ -74,7 +78,7 @@ def describe(experiment: Experiment) -> str:
     return f"{experiment.method.name} (seed {experiment.seed})"
 
 
-def make_progress(console: Console, quiet: bool, name: Callable[[Experiment], str] = describe) -> list[Observer]:
+def make_progress(console: Console, quiet: bool, name: Callable[[Experiment], str] = describe) -> "list[Observer]":
     """The display that suits where the output goes; `name` says what a run is called there."""
     if quiet:
         return []

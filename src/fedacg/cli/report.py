@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 Target = Annotated[
     list[float] | None,
@@ -29,7 +28,8 @@ def report(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the page's path.")] = False,
 ) -> None:
     """Compare runs: one table, curves as PNG and PDF, and one page that needs no network."""
-    # Here and not above: matplotlib takes longer to load than most commands take to run.
+    from rich.console import Console
+
     from fedacg.report import write
 
     written = write(folders, out, target or None)

@@ -1,20 +1,18 @@
 """`fedacg run` and `fedacg compare`: play one experiment, or one with several methods and seeds."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from fedacg.cli.progress import make_progress
-from fedacg.config.experiment import Experiment, Tree, find, override, with_method
+from fedacg.config.recipe import Tree, find, override, with_method
 from fedacg.errors import InputError
-from fedacg.runs.build import prepare
-from fedacg.runs.folder import is_finished
-from fedacg.runs.loggers import make_loggers
-from fedacg.runs.metrics import human_bytes
-from fedacg.runs.runner import Result, play
-from fedacg.runs.session import Session
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedacg.config.experiment import Experiment
+    from fedacg.runs.runner import Result
 
 Recipe = Annotated[str, typer.Argument(help="A recipe's name or a TOML file.", show_default=False)]
 Method = Annotated[
@@ -28,6 +26,10 @@ Set = Annotated[
     typer.Option("--set", "-s", help="A setting, such as local.lr=0.05; may be given again."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs and what they will cost.")]
+ResumeMany = Annotated[
+    bool, typer.Option("--resume", help="Go on with runs that were stopped; finished ones are kept anyway.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is in the folder.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what was written.")]
 Log = Annotated[
@@ -49,11 +51,22 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run one experiment."""
-    console = Console()
     tree = find(recipe)
     if method:
         tree = with_method(tree, method)
-    experiment = Experiment.parse(override(tree, settings or []))
+    tree = override(tree, settings or [])
+    from fedacg.config.experiment import Experiment
+
+    experiment = Experiment.parse(tree)
+    # Only now, as in every command: a wrong setting need not wait for torch.
+    from rich.console import Console
+
+    from fedacg.cli.progress import make_progress
+    from fedacg.runs.build import prepare
+    from fedacg.runs.loggers import make_loggers
+    from fedacg.runs.runner import play
+
+    console = Console()
     folder = out or Path("runs") / f"{experiment.name}-{folder_name(experiment)}"
     observers = [*make_progress(console, quiet), *make_loggers(log or [], folder)]
     try:
@@ -88,9 +101,18 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run one experiment with several methods: one table, one picture, one page."""
-    console = Console()
     refuse_options(settings or [])
     experiments = _experiments(override(find(recipe), settings or []), methods, seeds)
+    from rich.console import Console
+
+    from fedacg.cli.progress import make_progress
+    from fedacg.runs.build import check_methods
+    from fedacg.runs.folder import is_finished
+    from fedacg.runs.loggers import make_loggers
+    from fedacg.runs.session import Session
+
+    check_methods(experiments.values())
+    console = Console()
     first = next(iter(experiments.values()))
     folder = out or Path("runs") / first.name
     progress = make_progress(console, quiet)
@@ -116,13 +138,15 @@ def compare(
     report([folder / name for name in experiments], out=folder, target=None, quiet=quiet)
 
 
-def folder_name(experiment: Experiment) -> str:
+def folder_name(experiment: "Experiment") -> str:
     """What tells a run's folder apart from others of its experiment."""
     return f"{experiment.method.name}-s{experiment.seed}"
 
 
-def _experiments(tree: Tree, methods: str, seeds: str | None) -> dict[str, Experiment]:
+def _experiments(tree: Tree, methods: str, seeds: str | None) -> "dict[str, Experiment]":
     """Every method with every seed, by the name of its folder; all are checked before the first is run."""
+    from fedacg.config.experiment import Experiment
+
     names = parse_names(methods)
     if not names:
         raise InputError("--methods: needs at least one name")
@@ -159,14 +183,16 @@ def parse_seeds(text: str) -> list[int]:
         raise InputError(f"--seeds {text!r}: must be whole numbers with commas between them") from None
 
 
-def stopped(console: Console, again: str) -> typer.Exit:
+def stopped(console: "Console", again: str) -> typer.Exit:
     """The words and the code that an interrupted command ends with."""
     console.print("\nStopped; the last whole round is saved. To go on:", highlight=False)
     console.print(f"  {again}", highlight=False, markup=False, soft_wrap=True)
     return typer.Exit(130)
 
 
-def _print_result(console: Console, result: Result) -> None:
+def _print_result(console: "Console", result: "Result") -> None:
+    from fedacg.runs.history import human_bytes
+
     summary = result.summary
     rows = [
         ("accuracy", f"{100 * summary['accuracy']:.2f} %"),

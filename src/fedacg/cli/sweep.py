@@ -1,16 +1,17 @@
 """`fedacg sweep`: one experiment over a grid of settings."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from fedacg.bench.grid import Axis, Point, expand, parse_axis
-from fedacg.cli.multi_run import DryRun, Resume, announce, play_missing, show
-from fedacg.cli.run import Method, Quiet, Recipe, Seeds, Set, parse_seeds, stopped
-from fedacg.config.experiment import Experiment, find, override, with_method
-from fedacg.runs.session import Session
+from fedacg.cli.run import DryRun, Method, Quiet, Recipe, ResumeMany, Seeds, Set, parse_seeds, stopped
+from fedacg.config.recipe import find, override, with_method
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedacg.bench.grid import Axis, Point
 
 
 def sweep(
@@ -26,20 +27,28 @@ def sweep(
         Path | None,
         typer.Option("--out", "-o", help="The folder for runs and report; runs/NAME-sweep by default."),
     ] = None,
-    resume: Resume = False,
+    resume: ResumeMany = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Run one experiment with every combination of some settings: one table, one picture, one page."""
-    console = Console()
     tree = find(recipe)
     if method:
         tree = with_method(tree, method)
     tree = override(tree, settings or [])
+    from fedacg.bench.grid import expand, parse_axis
+    from fedacg.config.experiment import Experiment
+
     axes = [parse_axis(text) for text in grid]
     folder = out or Path("runs") / f"{Experiment.parse(tree).name}-sweep"
     points = expand(tree, axes, parse_seeds(seeds) if seeds else [], folder)
     runs = {place: run for point in points for place, run in point.runs.items()}
+    from rich.console import Console
+
+    from fedacg.cli.multi_run import announce, play_missing
+    from fedacg.runs.session import Session
+
+    console = Console()
     with Session(next(iter(runs.values())).engine) as session:
         try:
             announce(console, session, runs, folder / "runs", resume=resume, quiet=quiet)
@@ -53,9 +62,9 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _show(console: Console, axes: list[Axis], points: list[Point], folder: Path, quiet: bool) -> None:
-    # Here and not above: matplotlib takes longer to load than most commands take to run.
+def _show(console: "Console", axes: "list[Axis]", points: "list[Point]", folder: Path, quiet: bool) -> None:
     from fedacg.bench.sweep_report import write
+    from fedacg.cli.multi_run import show
 
     written = write(axes, points, folder)
     if quiet:

@@ -28,7 +28,6 @@ def watch(
     """Look at runs while they go on: the report's page, kept up to date, on this machine."""
     if not 0 <= port <= 65535:
         raise InputError(f"--port {port}: must be a number from 0 to 65535")
-    # Here and not above: matplotlib takes longer to load than most commands take to run.
     from fedacg.report.live import LiveReport
     from fedacg.report.server import Server
 

@@ -1,4 +1,4 @@
-"""The context of a round: what the server, a client's parts and a plug-in may know of it before anybody is asked."""
+"""The context of a round: what the server and a client's parts may know of it before anybody is asked."""
 
 from dataclasses import dataclass
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from fedacg import errors
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.core.randomness import numpy_generator
 from fedacg.data import folder, own, splits
 from fedacg.data.augment import Augment

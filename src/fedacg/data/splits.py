@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedacg.config.data import DataSettings
+from fedacg.config.sections import DataSettings
 from fedacg.data.dirichlet import Floats, Ints, log_gammas, ratios, serve
 from fedacg.errors import InputError
 

@@ -2,21 +2,13 @@
 
 import os
 
+from fedacg.config.sections import EngineSettings
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError
-from fedacg.simulation.engine import (
-    Answer,
-    Engine,
-    EngineSettings,
-    Evaluation,
-    Job,
-    Task,
-    check_device,
-    one_thread,
-)
+from fedacg.simulation.engine import Answer, Engine, Evaluation, Job, Task, check_device, one_thread
 
-__all__ = ["Answer", "Engine", "EngineSettings", "Evaluation", "Job", "Task", "one_thread", "start"]
+__all__ = ["Answer", "Engine", "Evaluation", "Job", "Task", "one_thread", "start"]
 
 
 def start(settings: EngineSettings) -> Engine:

@@ -73,9 +73,9 @@ def longest_first(parts: Sequence[Sequence[Task]], window: int) -> list[int]:
 def message_rooms(job: Job) -> tuple[int, int]:
     """Bytes that a broadcast may take, and that a group's messages may: what clients kept, send and keep."""
     traffic = job.traffic
-    memory, upload = room(job.group, traffic.kept), max(room(job.group, traffic.up), room(job.group, traffic.first))
-    model = room(1, {"theta": traffic.down["phi"], "buffers": traffic.down["buffers"]})
-    return max(model, room(1, traffic.down)), memory + upload + memory
+    memory = room(job.group, traffic.kept)
+    upload = max(room(job.group, traffic.up), room(job.group, traffic.first))
+    return room(1, traffic.down), memory + upload + memory
 
 
 def widest_window(workers: int, group_room: int) -> int:

@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedacg.core.messages import Kinds
+
 _ALIGNMENT = 64
 _MEMORY_FOLDER = Path("/dev/shm")
 
@@ -97,9 +99,9 @@ def _read(segment: Segment, place: Place) -> Tensor:
     return vector.view(place.rows, place.count // place.rows) if place.rows else vector
 
 
-def room(rows: int, sizes: Mapping[str, int]) -> int:
-    """Bytes in a segment that the messages of so many clients may take, whose tensors have these sizes."""
-    return sum(_aligned(rows * size) + _ALIGNMENT for size in sizes.values())
+def room(rows: int, kinds: Kinds) -> int:
+    """Bytes in a segment that the messages of so many clients may take, made of such tensors."""
+    return sum(_aligned(rows * kind.bytes) + _ALIGNMENT for kind in kinds.values())
 
 
 @dataclass(frozen=True)

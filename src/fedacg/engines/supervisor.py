@@ -160,6 +160,6 @@ def _describe(order: Order | None) -> str:
     if isinstance(order, Evaluate):
         return f"evaluating test examples {order.first} to {order.last - 1}"
     if isinstance(order, Train):
-        clients = ", ".join(str(task.client) for task in order.tasks)
-        return f"training client{'s' if len(order.tasks) > 1 else ''} {clients} in round {order.tasks[0].round}"
+        round, clients = order.tasks[0].round.number, ", ".join(str(task.client) for task in order.tasks)
+        return f"training client{'s' if len(order.tasks) > 1 else ''} {clients} in round {round}"
     return "taking on the job"

@@ -6,9 +6,11 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from fedacg.config.experiment import Experiment, Tree, override
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import Tree, override
 from fedacg.errors import InputError
 from fedacg.flower.options import ServerOptions, as_deployed, has_own_data
+from fedacg.runs.build import check_methods
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
 _FILES = ("pyproject.toml", "README.md", "server_app.py", "client_app.py")
@@ -24,7 +26,9 @@ def describe(tree: Tree, settings: list[str], nodes: int, own_data: bool) -> Exp
     cohort = tree.get("cohort", {})
     if cohort.get("size", 0) > nodes:
         tree["cohort"] = {**cohort, "size": nodes}
-    return as_deployed(Experiment.parse(override(tree, settings)))
+    experiment = Experiment.parse(override(tree, settings))
+    check_methods([experiment])
+    return as_deployed(experiment)
 
 
 def write(folder: Path, experiment: Experiment, nodes: int) -> list[Path]:

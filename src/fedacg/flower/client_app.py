@@ -15,13 +15,13 @@ from flwr.clientapp import ClientApp
 from fedacg.config.experiment import Experiment
 from fedacg.engines import Job, one_thread
 from fedacg.engines.serial import SerialEngine
-from fedacg.engines.worker import Worker
 from fedacg.errors import RunError
 from fedacg.flower.node_data import NodeData, read_node_data
 from fedacg.flower.options import NodeOptions, node_options, read_experiment
 from fedacg.flower.records import Order, announcement, read_order, tested, unpack, upload
 from fedacg.runs.build import make_job, prepare
 from fedacg.runs.client_states import ClientStates
+from fedacg.simulation.worker import Worker
 
 
 def make(path: Path) -> ClientApp:
@@ -38,8 +38,8 @@ def make(path: Path) -> ClientApp:
         node, order = Node(path, context), read_order(message.content)
         job, states = node.job(order), node.states(order)
         with node.computing():
-            kept = _kept(states, order) if job.method.state else {}
-            answer = Worker(job).train(order.task, unpack(message.content), kept)
+            kept = _kept(states, order)
+            answer = Worker(job).train(order.task(job.seed), unpack(message.content), kept)
             if answer.keep:
                 states.write(order.round, order.client, answer.keep)
                 states.settle(order.round)

@@ -6,7 +6,7 @@ next. So a reply that was refused, or a server that went back to a checkpoint, l
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -14,14 +14,13 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from fedacg.core import messages
-from fedacg.core.vector import FlatModel, clone
 from fedacg.engines.serial import SerialEngine
 from fedacg.flower.checks import Refused
 from fedacg.flower.exchange import ask, content
 from fedacg.flower.nodes import Nodes
 from fedacg.flower.options import ServerOptions
 from fedacg.flower.records import Order, UploadReader, order, pack, read_tested
-from fedacg.simulation.engine import Answer, Answers, ClientMemory, Evaluation, Job, Task, total
+from fedacg.simulation.engine import Answer, Answers, ClientMemory, Evaluation, Job, Task, Training, total
 
 _log = logging.getLogger("flwr")
 _VISIT = "visit"
@@ -34,21 +33,19 @@ class GridEngine:
     def __init__(self, grid: Grid, nodes: Nodes, options: ServerOptions, federation: str) -> None:
         self._grid, self._nodes, self._options, self._federation = grid, nodes, options, federation
         self._here = SerialEngine()
-        self.lost: Mapping[int, str] = {}
 
     def setup(self, job: Job) -> None:
         self._job = job
         self._here.setup(job)
-        flat = FlatModel(clone(job.module), channels_last=job.channels_last)
-        self._uploads = UploadReader(job.method, flat, self._options.max_norm)
+        self._uploads = UploadReader(job, self._options.max_norm)
 
-    def train(self, broadcast: messages.Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
+    def train(self, broadcast: messages.Message, tasks: Sequence[Task], kept: ClientMemory) -> Training:
         vectors, serving, deadline = pack(broadcast), self._nodes.serving, self._options.deadline
         messages = {}
         for task in tasks:
             receipt = kept(task.client)
             visit = int(receipt[_VISIT]) if receipt else 0
-            words = order(vectors, self._order(task.client, round=task.round, steps=task.steps, visit=visit))
+            words = order(vectors, self._order(task, visit))
             messages[task.client] = Message(words, serving[task.client], MessageType.TRAIN, ttl=deadline or None)
         replies = ask(self._grid, messages, deadline)
         answers, lost = {}, {}
@@ -58,14 +55,14 @@ class GridEngine:
             except Refused as reason:
                 lost[task.client] = str(reason)
                 who = f"client {task.client} at node {serving[task.client]}"
-                _log.warning("round %d: nothing from %s: %s", task.round, who, reason)
+                _log.warning("round %d: nothing from %s: %s", task.round.number, who, reason)
         if answers and len(answers) < self._options.min_replies:
             few = f"only {len(answers)} of the {self._options.min_replies} replies that a round needs"
-            _log.warning("round %d: %s; nothing moves", tasks[0].round, few)
+            _log.warning("round %d: %s; nothing moves", tasks[0].round.number, few)
             lost.update(dict.fromkeys(answers, few))
             answers = {}
-        self.lost = lost
-        return (Answers.of_one(task, answers[task.client]) for task in tasks if task.client in answers)
+        sound = (Answers.of_one(task, answers[task.client]) for task in tasks if task.client in answers)
+        return Training(sound, lost)
 
     def evaluate(self, model: messages.Message) -> Evaluation:
         if self._options.tested_by == "nobody":
@@ -74,7 +71,7 @@ class GridEngine:
             return self._here.evaluate(model)
         vectors, serving = pack(model), dict(sorted(self._nodes.serving.items()))
         messages = {
-            client: Message(order(vectors, self._order(client)), node, MessageType.EVALUATE)
+            client: Message(order(vectors, self._ask(client)), node, MessageType.EVALUATE)
             for client, node in serving.items()
         }
         replies = ask(self._grid, messages, self._options.deadline)
@@ -92,8 +89,20 @@ class GridEngine:
     def _read(self, task: Task, reply: Message | str) -> Answer:
         """A reply as the round loop takes it, with the receipt that the server keeps of it."""
         answer = self._uploads.read(content(reply), task, self._job.data.clients.size(task.client))
-        return replace(answer, keep={_VISIT: torch.tensor([task.round])}) if self._job.method.state else answer
+        receipt = {_VISIT: torch.tensor([task.round.number])} if self._job.traffic.kept else {}
+        return replace(answer, keep=receipt)
 
-    def _order(self, client: int, **details: int) -> Order:
+    def _ask(self, client: int) -> Order:
         data = self._job.data
-        return Order(self._federation, len(data.clients), client, data.classes, **details)
+        return Order(self._federation, len(data.clients), client, data.classes)
+
+    def _order(self, task: Task, visit: int) -> Order:
+        round = task.round
+        return replace(
+            self._ask(task.client),
+            round=round.number,
+            expected=round.expected,
+            lr=round.lr,
+            steps=task.steps,
+            visit=visit,
+        )

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from fedacg.config.experiment import Experiment, SaveSettings, find, parse
-from fedacg.config.section import Section
+from fedacg.config.experiment import Experiment, parse
+from fedacg.config.recipe import find
+from fedacg.config.sections import EngineSettings, SaveSettings, Section
 from fedacg.errors import InputError
 from fedacg.flower.checks import MAX_EXAMPLES
-from fedacg.simulation.engine import EngineSettings
 
 
 class ServerOptions(Section):

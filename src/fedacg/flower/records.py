@@ -13,11 +13,11 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedacg.core import messages
-from fedacg.core.vector import FlatModel
+from fedacg.core.round import Round
+from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import InputError
 from fedacg.flower.checks import Refused, Shaped, check_size, read_arrays
-from fedacg.methods import Method
-from fedacg.simulation.engine import Answer, Evaluation, Task
+from fedacg.simulation.engine import Answer, Evaluation, Job, Task
 
 ARRAYS, ORDER, METRICS, CLIENT = "arrays", "order", "metrics", "client"
 """The names of records."""
@@ -39,14 +39,17 @@ class Order:
     client: int
     classes: int
     round: int = 0
+    expected: int = 0
+    """M"""
+    lr: float = 0.0
+    """η that the round starts with"""
     steps: int = 0
     """K"""
     visit: int = 0
     """The round of the client's last visit that the server has counted, 0 for none."""
 
-    @property
-    def task(self) -> Task:
-        return Task(self.round, self.client, self.steps)
+    def task(self, seed: int) -> Task:
+        return Task(Round(self.round, self.clients, self.expected, self.lr, seed), self.client, self.steps)
 
 
 @dataclass(frozen=True)
@@ -99,15 +102,14 @@ class Shape:
 class UploadReader:
     """Reads what the clients of a method send for a model, and refuses what they cannot have sent."""
 
-    def __init__(self, method: Method, flat: FlatModel, max_norm: float) -> None:
-        self._link, self._like, self._max_norm = method.link, flat.w, max_norm
-        payload = Shape((method.link.size(flat.w.numel(), flat.w.element_size()),), np.dtype(np.uint8))
-        buffers = flat.read_buffers().numpy()
+    def __init__(self, job: Job, max_norm: float) -> None:
+        flat = FlatModel(clone(job.module), channels_last=job.channels_last)
+        self._chain, self._like, self._max_norm = job.method.chain, flat.w, max_norm
         self._expected: Mapping[str, Shaped] = {
-            **dict.fromkeys(method.sends, payload),
-            "buffers": Shape(buffers.shape, buffers.dtype),
+            name: Shape(kind.shape, torch.empty(0, dtype=kind.dtype).numpy().dtype)
+            for name, kind in job.traffic.up.items()
         }
-        self._most = len(method.sends) * payload.shape[0] + buffers.nbytes + _AROUND
+        self._most = job.traffic.bytes_up + _AROUND
 
     def read(self, content: RecordDict, task: Task, examples: int) -> Answer:
         """A client's answer to a task; it announced to have so many examples."""
@@ -121,7 +123,7 @@ class UploadReader:
         found = read_arrays(content, self._expected)
         message = {name: torch.from_numpy(values.copy()) for name, values in found.items()}
         for name, payload in message.items():
-            vector = payload if name == "buffers" else self._link.decode(payload, self._like)
+            vector = self._chain.decode(payload, self._like) if messages.is_encoded(name) else payload
             norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
             if not norm <= self._max_norm:
                 raise Refused(f"array {name!r} has the norm {norm:g}, at most {self._max_norm:g} is taken")

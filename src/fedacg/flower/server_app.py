@@ -16,8 +16,9 @@ from fedacg.flower.nodes import Nodes
 from fedacg.flower.options import ServerOptions, has_own_data, read_experiment, server_options
 from fedacg.runs.build import load_data, prepare
 from fedacg.runs.folder import RunFolder
-from fedacg.runs.metrics import History, RoundMetrics, human_bytes
+from fedacg.runs.history import History, human_bytes
 from fedacg.runs.runner import Result, play
+from fedacg.simulation.metrics import RoundMetrics
 
 _log = logging.getLogger("flwr")
 

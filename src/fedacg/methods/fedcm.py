@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedacg.core.round import Round
-from fedacg.methods.method import Entry, Method, Option, positive
+from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Empirical
 from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
 from fedacg.methods.visit import Assignment
@@ -59,13 +59,3 @@ class DirectionServer(ServerRule):
 
 def fedcm(alpha: float, server_lr: float) -> Method:
     return Method(DirectionServer(server_lr), objective=(Empirical(), ClientMomentum(alpha)))
-
-
-FEDCM = Entry(
-    name="fedcm",
-    title="FedCM",
-    reference="Xu et al., 2021",
-    equation="w ← w − η(αg + (1−α)D); D ← −Δ/(ηK); θ ← θ + Δ",
-    options={"alpha": Option(0.1, low=0, high=1, low_open=True, high_open=False), "server_lr": positive(1.0)},
-    build=fedcm,
-)

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedacg.core.messages import Message
 from fedacg.core.round import Round
 from fedacg.core.vector import add_scaled
-from fedacg.methods.method import Entry, Method, rate
+from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Empirical
 from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
 from fedacg.methods.visit import Assignment, Departure
@@ -42,7 +42,9 @@ class DriftCorrection(Correction):
 
     def correct(self, g: Tensor, w: Tensor) -> None:
         rows = slice(len(w))
-        g.add_(torch.sub(w, self._centre[rows], out=self._scratch[rows]), alpha=self.alpha).add_(self._linear[rows])
+        g.add_(torch.sub(w, self._centre[rows], out=self._scratch[rows]), alpha=self.alpha).add_(
+            self._linear[rows]
+        )
 
     def end(self, delta: Tensor, departure: Departure) -> None:
         departure.send("delta", delta)
@@ -73,13 +75,3 @@ class DriftServer(ServerRule):
 
 def feddc(alpha: float) -> Method:
     return Method(DriftServer(), objective=(Empirical(), DriftCorrection(alpha)))
-
-
-FEDDC = Entry(
-    name="feddc",
-    title="FedDC",
-    reference="Gao et al., CVPR 2022",
-    equation="ℓ + α/2 ‖w − (φ − h_i)‖² + ⟨w, g − g_i⟩; θ ← mean(w_i) + h",
-    options={"alpha": rate(0.01)},
-    build=feddc,
-)

@@ -10,7 +10,7 @@ correlation matrix in place of XᵀX, is smaller by about the factor B. A batch 
 import torch
 from torch import Tensor
 
-from fedacg.methods.method import Entry, Method, positive, rate
+from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Forward, Loss
 from fedacg.methods.rules import Average
 
@@ -39,13 +39,3 @@ class Decorrelation(Loss):
 
 def feddecorr(beta: float, server_lr: float) -> Method:
     return Method(Average(server_lr), objective=(Empirical(), Decorrelation(beta)))
-
-
-FEDDECORR = Entry(
-    name="feddecorr",
-    title="FedDecorr",
-    reference="Shi et al., ICLR 2023",
-    equation="CE + β/B · mean off-diagonal (XᵀX)²; θ ← θ + Δ",
-    options={"beta": rate(0.01), "server_lr": positive(1.0)},
-    build=feddecorr,
-)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedacg.core.messages import Message
 from fedacg.core.round import Round
-from fedacg.methods.method import Entry, Method, positive
+from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Empirical
 from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
 from fedacg.methods.visit import Assignment
@@ -61,13 +61,3 @@ class DynamicServer(ServerRule):
 
 def feddyn(alpha: float) -> Method:
     return Method(DynamicServer(alpha), objective=(Empirical(), DynamicRegulariser(alpha)))
-
-
-FEDDYN = Entry(
-    name="feddyn",
-    title="FedDyn",
-    reference="Acar et al., ICLR 2021",
-    equation="ℓ − ⟨g_i, w⟩ + α/2 ‖w − φ‖²; h ← h − α/N ΣΔ_i; θ ← mean(w_i) − h/α",
-    options={"alpha": positive(0.1)},
-    build=feddyn,
-)

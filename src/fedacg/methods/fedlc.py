@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
-from fedacg.methods.method import Entry, Method, positive, rate
+from fedacg.methods.method import Method
 from fedacg.methods.parts import Forward, Loss
 from fedacg.methods.rules import Average
 from fedacg.methods.visit import Assignment
@@ -35,13 +35,3 @@ class Calibrated(Loss):
 
 def fedlc(tau: float, server_lr: float) -> Method:
     return Method(Average(server_lr), objective=(Calibrated(tau),))
-
-
-FEDLC = Entry(
-    name="fedlc",
-    title="FedLC",
-    reference="Zhang et al., ICML 2022",
-    equation="CE on z_c − τ n_{i,c}^{−1/4}; θ ← θ + Δ",
-    options={"tau": rate(1.0), "server_lr": positive(1.0)},
-    build=fedlc,
-)

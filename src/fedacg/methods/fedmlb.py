@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
-from fedacg.methods.method import Entry, Method, positive, rate
+from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Forward, Loss
 from fedacg.methods.rules import Average
 from fedacg.methods.visit import Assignment
@@ -44,18 +44,3 @@ class Branches(Loss):
 
 def fedmlb(lam1: float, lam2: float, temperature: float, server_lr: float) -> Method:
     return Method(Average(server_lr), objective=(Empirical(), Branches(lam1, lam2, temperature)))
-
-
-FEDMLB = Entry(
-    name="fedmlb",
-    title="FedMLB",
-    reference="Kim, Kim, Han, ICML 2022",
-    equation="CE(z) + λ₁ mean_l CE(z_l) + λ₂ mean_l KL(z_l ‖ z); θ ← θ + Δ",
-    options={
-        "lam1": rate(1.0),
-        "lam2": rate(1.0),
-        "temperature": positive(1.0),
-        "server_lr": positive(1.0),
-    },
-    build=fedmlb,
-)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
-from fedacg.methods.method import Entry, Method, Option, positive
+from fedacg.methods.method import Method
 from fedacg.methods.parts import Forward, Loss
 from fedacg.methods.rules import Average
 from fedacg.methods.visit import Assignment
@@ -41,17 +41,3 @@ class NotTrueDistillation(Loss):
 
 def fedntd(beta: float, temperature: float, server_lr: float) -> Method:
     return Method(Average(server_lr), objective=(NotTrueDistillation(beta, temperature),))
-
-
-FEDNTD = Entry(
-    name="fedntd",
-    title="FedNTD",
-    reference="Lee et al., NeurIPS 2022",
-    equation="(1−β) CE + β KL(z_g ‖ z) over classes ≠ y; θ ← θ + Δ",
-    options={
-        "beta": Option(0.3, low=0, high=1, high_open=False),
-        "temperature": positive(1.0),
-        "server_lr": positive(1.0),
-    },
-    build=fedntd,
-)

@@ -8,18 +8,9 @@ How Q works, and the bytes it takes, is in quantise.py. (Reisizadeh et al., AIST
 
 from dataclasses import replace
 
-from fedacg.methods.method import Method, Modifier, Option
-from fedacg.methods.quantise import BITS, Quantise
+from fedacg.methods.method import Method
+from fedacg.methods.quantise import Quantise
 
 
 def quantise_upload(method: Method, bits: float) -> Method:
     return replace(method, upload=(*method.upload, Quantise(int(bits))))
-
-
-PAQ = Modifier(
-    name="paq",
-    title="quantised upload",
-    equation="uploads Q(Δ_i), unbiased, at so many bits an entry",
-    options={"bits": Option(4, low=min(BITS), high=max(BITS), high_open=False, only=BITS)},
-    apply=quantise_upload,
-)

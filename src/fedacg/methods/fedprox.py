@@ -7,7 +7,7 @@ server   θ ← θ + η_g Σ ω_i Δ_i
 from dataclasses import replace
 
 from fedacg.errors import InputError
-from fedacg.methods.method import Entry, Method, Modifier, positive, rate
+from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Proximal
 from fedacg.methods.rules import Average
 
@@ -20,21 +20,3 @@ def add_proximal(method: Method, mu: float) -> Method:
     if any(part.pulls for part in method.corrections):
         raise InputError("it pulls towards φ already; set the strength of that pull instead")
     return replace(method, objective=(*method.objective, Proximal(mu)))
-
-
-FEDPROX = Entry(
-    name="fedprox",
-    title="FedProx",
-    reference="Li et al., MLSys 2020",
-    equation="ℓ + μ/2 ‖w − φ‖²; θ ← θ + Δ",
-    options={"mu": rate(0.001), "server_lr": positive(1.0)},
-    build=fedprox,
-)
-
-PROX = Modifier(
-    name="prox",
-    title="proximal pull",
-    equation="adds μ/2 ‖w − φ‖² to the objective",
-    options={"mu": rate(0.001)},
-    apply=add_proximal,
-)

@@ -1,6 +1,5 @@
-"""A federated method = server rule × objective × local step × upload chain, and how one is described in the catalogue."""
+"""A federated method = server rule × objective × local step × upload chain."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fedacg.errors import InputError
@@ -8,10 +7,9 @@ from fedacg.methods.parts import Correction, Empirical, LocalStep, Loss, LossFun
 from fedacg.methods.rules import ServerRule
 from fedacg.methods.upload import Chain, Link
 
-
 NEEDS = {
     "stages": "a model made of stages and a head (fedacg.models.StagedModel)",
-    "full participation": "every client in every round: cohort.fraction = 1 and neither absent nor dropped clients",
+    "full participation": "every client in every round: cohort.fraction = 1, nobody absent and nobody dropped",
     "uniform weights": "cohort.weights = 'uniform'",
     "single updates": "a server that sees the update of each client",
 }
@@ -59,7 +57,8 @@ class Method:
     @property
     def needs(self) -> frozenset[str]:
         """What it asks of a federation, in the words of `NEEDS`."""
-        return self.rule.needs.union(*(part.needs for part in (*self.parts, *self.upload)))
+        parts: tuple[Part | Link, ...] = (*self.parts, *self.upload)
+        return self.rule.needs.union(*(part.needs for part in parts))
 
     @property
     def summary(self) -> str:
@@ -75,66 +74,3 @@ class Method:
             raise InputError("this method defines its own loss on the logits and takes no other")
         swap = tuple(Empirical(function) if isinstance(part, Empirical) else part for part in self.objective)
         return replace(self, objective=swap)
-
-
-@dataclass(frozen=True)
-class Option:
-    """A number a method takes, with its default and the range it must lie in."""
-
-    default: float
-    low: float
-    high: float = float("inf")
-    low_open: bool = False
-    high_open: bool = True
-    only: tuple[float, ...] = ()
-    """The values there are, where they are few."""
-
-    def admits(self, value: float) -> bool:
-        if self.only:
-            return value in self.only
-        above = value > self.low if self.low_open else value >= self.low
-        return above and (value < self.high if self.high_open else value <= self.high)
-
-    def __str__(self) -> str:
-        if self.only:
-            return "{" + ", ".join(f"{value:g}" for value in self.only) + "}"
-        high = "∞" if self.high == float("inf") else f"{self.high:g}"
-        return f"{'(' if self.low_open else '['}{self.low:g}, {high}{')' if self.high_open else ']'}"
-
-
-def rate(default: float) -> Option:
-    """A coefficient that may be zero."""
-    return Option(default, low=0)
-
-
-def positive(default: float) -> Option:
-    """A coefficient that may not."""
-    return Option(default, low=0, low_open=True)
-
-
-def fraction(default: float) -> Option:
-    """A decay in [0, 1)."""
-    return Option(default, low=0, high=1)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A method of the catalogue: where it comes from, what it takes, and how it is composed."""
-
-    name: str
-    title: str
-    reference: str
-    equation: str
-    options: Mapping[str, Option]
-    build: Callable[..., Method]
-
-
-@dataclass(frozen=True)
-class Modifier:
-    """A `+part` that turns one method into another, or refuses with the reason."""
-
-    name: str
-    title: str
-    equation: str
-    options: Mapping[str, Option]
-    apply: Callable[..., Method]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, softplus
 
 from fedacg.core.messages import Message
-from fedacg.methods.method import Entry, Method, positive, rate
+from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Forward, Loss
 from fedacg.methods.rules import Average
 from fedacg.methods.visit import Assignment
@@ -56,13 +56,3 @@ def _features(module: nn.Module, x: Tensor) -> Tensor:
 
 def moon(mu: float, temperature: float, server_lr: float) -> Method:
     return Method(Average(server_lr), objective=(Empirical(), Contrastive(mu, temperature)))
-
-
-MOON = Entry(
-    name="moon",
-    title="MOON",
-    reference="Li, He, Song, CVPR 2021",
-    equation="ℓ + μ log(1 + e^{(s(z,z_p) − s(z,z_g))/T}); θ ← θ + Δ",
-    options={"mu": rate(1.0), "temperature": positive(0.5), "server_lr": positive(1.0)},
-    build=moon,
-)

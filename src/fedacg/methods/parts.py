@@ -1,8 +1,8 @@
 """The parts of a client's work: losses for autograd, corrections of g, and the local step.
 
 A part lives in a worker and serves one client after the other: `begin` before the client's local steps, `end` and
-`keep` after them. A part that fuses serves many clients at once: its vectors are then the rows of a matrix, a client
-each, and those that still take steps are always the first ones.
+`keep` after them. A part that fuses serves many clients at once: its vectors are then the rows of a matrix, a
+client each, and those that still take steps are always the first ones.
 """
 
 from abc import ABC, abstractmethod
@@ -75,8 +75,8 @@ IGNORED = -100
 class Loss(Part):
     """A scalar on a batch, differentiated by autograd.
 
-    One that fuses is the same for all clients of a round, and is a mean over the examples of a batch whose label is
-    not `IGNORED`; `torch.func.vmap` can take it.
+    One that fuses is the same for all clients of a round, and is a mean over the examples of a batch whose label
+    is not `IGNORED`; `torch.func.vmap` can take it.
     """
 
     @abstractmethod
@@ -106,7 +106,7 @@ class Gradient(Protocol):
 
 
 class LocalStep(Part):
-    """Where a step goes before corrections, clipping and decay: against g(w; B), unless a method says otherwise."""
+    """Where a step goes before corrections, clipping and decay: against g(w; B), unless a method has another."""
 
     @property
     def fuses(self) -> bool:

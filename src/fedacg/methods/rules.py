@@ -1,15 +1,14 @@
 """Server rules: what is broadcast, what is summed over the replies, and how the sums move the server.
 
-A rule holds no vectors. Its state is a record of named vectors that a checkpoint can hold, and `step` returns a new
-one, so that an interrupted round leaves the old one whole. As a rule only sees sums, replies stream through the server
-one by one, and sums that are sealed or noised serve it as well as plain ones.
+A rule holds no vectors. Its state is a record of named vectors that a checkpoint can hold, and `step` returns a
+new one, so that an interrupted round leaves the old one whole. As a rule only sees sums, replies stream through
+the server one by one, and sums that are sealed or noised serve it as well as plain ones.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +30,8 @@ class Reply:
     client: int
     weight: float
     """ω_i; the weights of a round's replies sum to one."""
+    share: float
+    """1/|S|, the weight of each reply in a plain mean."""
     examples: int
     """n_i"""
     steps: int
@@ -77,7 +78,7 @@ class ServerRule(ABC):
 
     needs: frozenset[str] = frozenset()
     """What it asks of a federation, in the words of `methods.method.NEEDS`."""
-    first_exchange: ClassVar[bool] = False
+    first_exchange: bool = False
     """Whether clients first send the full gradient of their losses at φ; `learn` is given its mean."""
 
     def init(self, theta: Tensor) -> State:
@@ -123,7 +124,7 @@ class Average(ServerRule):
         return {"theta": torch.add(state["theta"], totals["delta"], alpha=self.server_lr)}
 
     def in_place_of_average(self, make: "Callable[[Average], ServerRule]") -> ServerRule:
-        return make(self)
+        return make(self) if type(self) is Average else super().in_place_of_average(make)
 
 
 class Around(ServerRule):
@@ -132,12 +133,16 @@ class Around(ServerRule):
     def __init__(self, inner: ServerRule) -> None:
         self.inner = inner
         self.needs = self.needs | inner.needs
+        self.first_exchange = self.first_exchange or inner.first_exchange
 
     def init(self, theta: Tensor) -> State:
         return self.inner.init(theta)
 
     def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
         return self.inner.broadcast(state, round)
+
+    def learn(self, state: State, gradient: Tensor, round: Round) -> State:
+        return self.inner.learn(state, gradient, round)
 
     def collect(self, reply: Reply) -> Mapping[str, Term]:
         return self.inner.collect(reply)

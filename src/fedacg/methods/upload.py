@@ -1,8 +1,8 @@
 """The upload chain: what happens to a client's vectors on their way to the server, link by link.
 
-A chain is what the name of a method says, from left to right: `+topk+paq` sparsifies and then quantises what is left.
-Every link hands what it makes of a vector to the rest of the chain; at the end are the bytes that are sent. What a
-link keeps at the client, such as the error that it made, lies in a namespace of its own.
+A chain is what the name of a method says, from left to right: `+clip+paq` clips and then quantises. Every link
+hands what it makes of a vector to the rest of the chain; at the end are the bytes that are sent. What a link keeps
+at the client, such as the error that it made, lies in a namespace of its own.
 """
 
 from abc import ABC

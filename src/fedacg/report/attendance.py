@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import eq
 
 from fedacg.report.runs import Run
-from fedacg.runs.metrics import RoundMetrics
+from fedacg.simulation.metrics import RoundMetrics
 
 Visit = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """A round: its number, who was asked, who of them did not answer, who did only part of the work."""

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedacg.report.table import Effort, Row, Spread
-from fedacg.runs.metrics import bytes_unit, human_bytes, three_digits
+from fedacg.runs.history import bytes_unit, human_bytes, three_digits
 
 ABSENT = "–"
 _MISSED = 1e15

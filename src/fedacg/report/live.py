@@ -18,7 +18,7 @@ from fedacg.report.content import Material, gather
 from fedacg.report.runs import EXPERIMENT, METRICS, SUMMARY, Group, Run, find_runs, group_runs, load_run
 from fedacg.report.split import splits_of
 from fedacg.report.tail import Tail
-from fedacg.runs.metrics import History
+from fedacg.runs.history import History
 
 SOONEST = 2.0
 """Seconds between two looks of a page, at least."""

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from fedacg.config.experiment import show
 from fedacg.report.cells import ABSENT, Cell, Column
 from fedacg.report.content import Material
 from fedacg.report.labels import LabelCounts
 from fedacg.report.runs import EXPERIMENT, Group, Run
 from fedacg.report.series import colour_of, dashes_of
-from fedacg.report.settings import common, differing, show
+from fedacg.report.settings import common, differing
 from fedacg.report.split import Split
 
 _HEAT = (46, 134, 200)

@@ -12,18 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedacg.config.experiment import flatten, show
 from fedacg.errors import InputError
-from fedacg.report.settings import (
-    Settings,
-    differing,
-    essential,
-    flatten,
-    identity,
-    labels,
-    method_name,
-    show,
-)
-from fedacg.runs.metrics import History, read_metrics
+from fedacg.report.settings import Settings, differing, essential, identity, labels, method_name
+from fedacg.runs.history import History, read_metrics
 
 EXPERIMENT, METRICS, SUMMARY = "experiment.toml", "metrics.jsonl", "summary.json"
 

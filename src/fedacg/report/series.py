@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedacg.report.runs import Group
-from fedacg.runs.metrics import History, bytes_unit
+from fedacg.runs.history import History, bytes_unit
 
 Floats = NDArray[np.float64]
 Figures = Mapping[str, Sequence[float]]

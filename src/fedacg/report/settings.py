@@ -4,8 +4,10 @@ Works on the plain tables of `experiment.toml`; what makes an experiment valid i
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from fedacg.config.experiment import show
 
 Settings = dict[str, Any]
 """An experiment with dotted keys: {"seed": 0, "data.name": "digits", …}."""
@@ -14,27 +16,9 @@ Settings = dict[str, Any]
 _INCIDENTAL = {"name", "seed", "evaluate.targets", "analysis.rounds", "analysis.every"}
 
 
-def flatten(experiment: Mapping[str, Any], prefix: str = "") -> Settings:
-    """The tables of an experiment as one, by dotted key."""
-    flat: Settings = {}
-    for key, value in experiment.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
 def essential(settings: Settings) -> Settings:
     """The settings that make two runs the same experiment but for the seed."""
     return {key: value for key, value in settings.items() if key not in _INCIDENTAL}
-
-
-def show(value: object) -> str:
-    """A setting as people write it: strings bare, the rest as in TOML; a missing one is a dash."""
-    if value is None:
-        return "–"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def identity(settings: Settings, keys: Iterable[str]) -> tuple[str, ...]:

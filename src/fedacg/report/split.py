@@ -10,14 +10,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedacg.config.data import DataSettings
+from fedacg.config.experiment import show
+from fedacg.config.sections import DataSettings
 from fedacg.core.randomness import numpy_generator
 from fedacg.data import catalogue
 from fedacg.errors import InputError
 from fedacg.report import labels
 from fedacg.report.labels import Figures, LabelCounts
 from fedacg.report.runs import Run
-from fedacg.report.settings import identity, show
+from fedacg.report.settings import identity
 
 MOST = 4
 """A report draws no more splits than this."""

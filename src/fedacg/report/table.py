@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from fedacg.report.runs import Group
-from fedacg.runs.metrics import Reached
+from fedacg.runs.history import Reached
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ Reading a whole file, once, is `metrics.read_metrics`.
 from pathlib import Path
 
 from fedacg.errors import InputError
-from fedacg.runs.metrics import History, RoundMetrics
+from fedacg.runs.history import History
+from fedacg.simulation.metrics import RoundMetrics
 
 
 class Tail:

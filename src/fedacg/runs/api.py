@@ -9,14 +9,16 @@ from torch import nn
 
 from fedacg import methods
 from fedacg.config.experiment import Experiment
+from fedacg.config.names import GIVEN
 from fedacg.core.vector import trainable
 from fedacg.data.examples import Examples
 from fedacg.data.own import Pair, from_pairs
 from fedacg.errors import InputError
-from fedacg.methods.objective import LossFunction
-from fedacg.runs.build import GIVEN, Ingredients, sampling
-from fedacg.runs.metrics import History, RoundMetrics
+from fedacg.methods.parts import LossFunction
+from fedacg.runs.build import Ingredients, sampling
+from fedacg.runs.history import History
 from fedacg.runs.runner import Result, play
+from fedacg.simulation.metrics import RoundMetrics
 
 
 def run(

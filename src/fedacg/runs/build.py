@@ -3,7 +3,7 @@
 What is given from Python as objects enters here too. Playing the rounds is runner.py's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,21 +11,18 @@ from torch import nn
 
 from fedacg import methods, models
 from fedacg.config.experiment import Experiment
+from fedacg.config.names import GIVEN
 from fedacg.core.randomness import numpy_generator, stream_seed
 from fedacg.core.vector import trainable
 from fedacg.data.catalogue import federate
 from fedacg.data.examples import FederatedData, ViewExamples
 from fedacg.engines import Engine, Job
 from fedacg.errors import InputError
-from fedacg.methods import Method
-from fedacg.runs.client_states import ClientStates
-from fedacg.runs.recording import Recorder
+from fedacg.methods.method import NEEDS, Method
 from fedacg.simulation import fused
-from fedacg.simulation.federation import Federation
+from fedacg.simulation.federation import Federation, Memory
+from fedacg.simulation.replies import Probe
 from fedacg.simulation.sampling import Presence, Sampling
-
-GIVEN = "python"
-"""Stands in a description for data or a model that were handed over as objects."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Ingredients:
     method: Method
 
     def __post_init__(self) -> None:
-        if not self.method.staged:
+        if "stages" not in self.method.needs:
             return
         if not isinstance(self.module, models.StagedModel):
             raise InputError(
@@ -61,10 +58,17 @@ def load_data(experiment: Experiment) -> FederatedData:
     return federated
 
 
+def check_methods(experiments: Iterable[Experiment]) -> None:
+    """Refuse methods whose parts do not go together, before anything is begun."""
+    for experiment in experiments:
+        methods.build(experiment.method.name, experiment.method.options)
+
+
 def prepare(experiment: Experiment, federated: FederatedData | None = None) -> Ingredients:
-    """Make what a description names; data that are at hand already can be passed on."""
+    """Make what a description names; data that were loaded before can be passed on."""
+    method = methods.build(experiment.method.name, experiment.method.options)
     federated = federated or load_data(experiment)
-    sampling(experiment, len(federated.clients))  # refuses what does not fit before anything is begun
+    check_cohorts(experiment, len(federated.clients))
     settings = experiment.model
     for key in ("classes", "shape"):
         if key in settings.options:
@@ -73,8 +77,13 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
         torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
         module = models.build(settings.name, classes=federated.classes, shape=federated.shape, **settings.options)
     channels_last = module.channels_last if settings.layout == "auto" else settings.layout == "channels-last"
-    method = methods.build(experiment.method.name, experiment.method.options)
     return Ingredients(module, channels_last, federated, method)
+
+
+def check_cohorts(experiment: Experiment, clients: int) -> None:
+    """Refuse cohorts and populations that so many clients cannot make up."""
+    experiment.population.check(clients)
+    experiment.cohort.check(experiment.population.present or clients)
 
 
 def sampling(
@@ -84,6 +93,7 @@ def sampling(
     presence: Presence | None = None,
 ) -> Sampling:
     """Who takes part in the rounds of a federation of so many clients."""
+    check_cohorts(experiment, clients)
     return Sampling(
         experiment.cohort,
         clients=clients,
@@ -95,17 +105,65 @@ def sampling(
     )
 
 
-def group(experiment: Experiment, ingredients: Ingredients, cohorts: Sequence[Sequence[int]] | None = None) -> int:
+@dataclass(frozen=True)
+class Plan:
+    """What is to be played, checked: nothing has been begun yet."""
+
+    experiment: Experiment
+    job: Job
+    sampling: Sampling
+
+    def federation(self, engine: Engine, memory: Memory, probes: Sequence[Probe]) -> Federation:
+        """The federation before its first round."""
+        return Federation(
+            self.job,
+            engine,
+            rounds=self.experiment.rounds,
+            sampling=self.sampling,
+            evaluate=self.experiment.evaluate,
+            memory=memory,
+            probes=probes,
+        )
+
+
+def plan(
+    experiment: Experiment,
+    ingredients: Ingredients,
+    cohorts: Sequence[Sequence[int]] | None = None,
+    presence: Presence | None = None,
+) -> Plan:
+    """Put a description and its ingredients together, or refuse what does not fit."""
+    draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
+    _check_needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
+    return Plan(experiment, make_job(experiment, ingredients, _group(experiment, ingredients, draws.size)), draws)
+
+
+def _check_needs(
+    experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int
+) -> None:
+    """Refuse a method whose needs this federation does not meet."""
+    everybody = experiment.cohort.count(clients) == clients and experiment.cohort.draw == "exact"
+    if cohorts is not None:
+        everybody = all(len(cohort) == clients for cohort in cohorts)
+    met = {
+        "full participation": everybody and not experiment.population.present and not experiment.failures.drop,
+        "uniform weights": experiment.cohort.weights == "uniform",
+    }
+    for need in sorted(method.needs):
+        if not met.get(need, True):
+            raise InputError(f"method.name = {experiment.method.name!r}: needs {NEEDS[need]}")
+
+
+def _group(experiment: Experiment, ingredients: Ingredients, cohort: int) -> int:
     """How many clients are trained at once, at most: 1 where fusing is not wanted, does not pay or cannot be."""
-    wish, data = experiment.engine.fuse, ingredients.data
+    wish = experiment.engine.fuse
     if wish == "off":
         return 1
     parameters = sum(p.numel() for p in trainable(ingredients.module))
-    cohort = sampling(experiment, len(data.clients), cohorts).size
     if wish == "auto" and not fused.worthwhile(parameters, cohort):
         return 1
     obstacle = fused.obstacle(
-        ingredients.module, ingredients.channels_last, data, ingredients.method, experiment.local.batch
+        ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method, experiment.local.batch
     )
     if obstacle is None:
         return fused.group_size(parameters)
@@ -126,25 +184,4 @@ def make_job(experiment: Experiment, ingredients: Ingredients, group: int = 1) -
         evaluate_batch=experiment.evaluate.batch,
         group=group,
         device=experiment.engine.device,
-    )
-
-
-def assemble(
-    experiment: Experiment,
-    ingredients: Ingredients,
-    engine: Engine,
-    memory: ClientStates,
-    cohorts: Sequence[Sequence[int]] | None = None,
-    recorder: Recorder | None = None,
-    presence: Presence | None = None,
-) -> Federation:
-    """The federation that a description and its ingredients make, before its first round."""
-    return Federation(
-        make_job(experiment, ingredients, group(experiment, ingredients, cohorts)),
-        engine,
-        rounds=experiment.rounds,
-        sampling=sampling(experiment, len(ingredients.data.clients), cohorts, presence),
-        evaluate=experiment.evaluate,
-        memory=memory,
-        recorder=recorder,
     )

@@ -20,10 +20,12 @@ from typing import IO, Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fedacg.config.experiment import Experiment, read_toml
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import read_toml
 from fedacg.errors import InputError, RunError
-from fedacg.runs.metrics import History, RoundMetrics, read_metrics
-from fedacg.simulation.federation import Moment
+from fedacg.runs.history import History, read_metrics
+from fedacg.simulation.federation import ServerState
+from fedacg.simulation.metrics import RoundMetrics
 
 _FORMAT = "1"
 
@@ -65,7 +67,7 @@ class RunFolder:
         write_whole(self.experiment_path, experiment.to_toml().encode())
         self._open(History())
 
-    def resume(self, experiment: Experiment) -> tuple[Moment | None, History]:
+    def resume(self, experiment: Experiment) -> tuple[ServerState | None, History]:
         """Take up the run that is here: its last checkpoint, and the rounds up to it."""
         if not self.experiment_path.exists():
             self.begin(experiment)
@@ -97,12 +99,12 @@ class RunFolder:
         """How many rounds have their line."""
         return self.metrics_path.read_bytes().count(b"\n")
 
-    def save(self, moment: Moment) -> None:
+    def save(self, moment: ServerState) -> None:
         """Write a checkpoint in place of the last one."""
         file = self._metrics
         if file is None:
             raise ValueError("begin or resume comes first")
-        state = {name: vector.contiguous() for name, vector in moment.state.items()}
+        state = {name: vector.contiguous() for name, vector in moment.vectors.items()}
         metadata = {"format": _FORMAT, "round": str(moment.round)}
 
         def write() -> None:
@@ -147,7 +149,7 @@ class RunFolder:
         write_whole(self.metrics_path, "".join(metrics.to_json() + "\n" for metrics in history).encode())
         self._metrics = self.metrics_path.open("a", encoding="utf-8")
 
-    def _load(self) -> Moment | None:
+    def _load(self) -> ServerState | None:
         if not self.checkpoint_path.exists():
             return None
         return load_moment(self.path)
@@ -160,7 +162,7 @@ def is_finished(folder: Path, experiment: Experiment) -> bool:
     return not Experiment.parse(read_toml(folder / "experiment.toml")).difference(experiment)
 
 
-def load_moment(folder: Path) -> Moment:
+def load_moment(folder: Path) -> ServerState:
     """The server's vectors in a run folder's checkpoint."""
     path = folder / "checkpoint.safetensors"
     try:
@@ -171,7 +173,7 @@ def load_moment(folder: Path) -> Moment:
         raise InputError(f"{path}: not a checkpoint that can be read: {error}") from None
     if metadata.get("format") != _FORMAT:
         raise InputError(f"{path}: format {metadata.get('format')!r}, this version reads {_FORMAT!r}")
-    return Moment(int(metadata["round"]), state)
+    return ServerState(int(metadata["round"]), state)
 
 
 def write_whole(path: Path, content: bytes) -> None:

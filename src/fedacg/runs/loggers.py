@@ -11,8 +11,9 @@ from typing import Any
 
 from fedacg.config.experiment import Experiment
 from fedacg.errors import InputError, unknown
-from fedacg.runs.metrics import History, RoundMetrics
+from fedacg.runs.history import History
 from fedacg.runs.runner import Observer
+from fedacg.simulation.metrics import RoundMetrics
 
 PATIENCE = 2.0
 """Seconds for which MLflow's figures are collected: its database takes longer than a small round."""
@@ -132,7 +133,7 @@ class MlflowLogger:
 
     def _create(self, experiment: Experiment) -> str:
         # Here and not above: reports load matplotlib, which takes longer than most commands.
-        from fedacg.report.settings import flatten, show
+        from fedacg.config.experiment import flatten, show
 
         found = self._client.get_experiment_by_name(experiment.name)
         place = found.experiment_id if found else self._client.create_experiment(experiment.name)

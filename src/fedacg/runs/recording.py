@@ -12,29 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
-from typing import Annotated
 
-from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedacg.config.section import Section
+from fedacg.config.sections import AnalysisSettings
 from fedacg.errors import InputError, RunError
+from fedacg.simulation.replies import Arrivals
 
 FOLDER = "recorded"
-
-
-class AnalysisSettings(Section):
-    """Which rounds are recorded."""
-
-    rounds: tuple[Annotated[int, Field(ge=1)], ...] = Field((), strict=False)
-    """Rounds whose broadcast and local models are kept on disk."""
-    every: int = Field(0, ge=0)
-    """Keep those of every so many rounds as well; 0 keeps no others."""
-
-    def wants(self, round: int) -> bool:
-        return round in self.rounds or (self.every > 0 and round % self.every == 0)
 
 
 class Recorder:
@@ -55,14 +42,18 @@ class Recorder:
     def begin(self, round: int, broadcast: Mapping[str, Tensor]) -> None:
         """A round begins; from here to `end` it is recorded if it was asked for."""
         self._draft, self._round, self._cohort = None, round, []
+        self._phi, self._buffers = broadcast["phi"], broadcast["buffers"]
         if self._settings.wants(round):
             self._draft = self._folder / f".{round:05d}"
             rmtree(self._draft, ignore_errors=True)
             self._write("broadcast", {"phi": broadcast["phi"], "buffers": broadcast["buffers"]})
 
-    def add(self, client: int, weight: float, w: Tensor, buffers: Tensor) -> None:
-        """A client's local model as it arrived."""
-        if self._draft is not None:
+    def see(self, arrivals: Arrivals) -> None:
+        """Local models as they arrived."""
+        if self._draft is None:
+            return
+        for row, (client, weight) in enumerate(zip(arrivals.clients, arrivals.weights, strict=True)):
+            w, buffers = self._phi + arrivals.deltas[row], self._buffers + arrivals.buffers[row]
             self._cohort.append((client, weight))
             self._write(str(client), {"w": w, "buffers": buffers})
 
@@ -78,11 +69,6 @@ class Recorder:
             self._draft.rename(final)
         except OSError as error:
             raise RunError(f"{final}: cannot be written: {error}") from error
-
-    @property
-    def active(self) -> bool:
-        """Whether this round is recorded."""
-        return self._draft is not None
 
     def _write(self, name: str, vectors: Mapping[str, Tensor]) -> None:
         assert self._draft is not None

@@ -16,16 +16,20 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import engines
-from fedacg.config.experiment import Experiment, read_toml
+from fedacg.config.experiment import Experiment
+from fedacg.config.names import GIVEN
+from fedacg.config.recipe import read_toml
 from fedacg.core.vector import FlatModel, clone, sha256
 from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
-from fedacg.runs.build import GIVEN, Ingredients, assemble, group, prepare
+from fedacg.runs.build import Ingredients, plan, prepare
 from fedacg.runs.client_states import ClientStates
 from fedacg.runs.folder import RunFolder, load_moment
-from fedacg.runs.metrics import History, Reached, RoundMetrics
+from fedacg.runs.history import History, Reached
 from fedacg.runs.recording import Recorder
-from fedacg.simulation.federation import Federation, Moment
+from fedacg.simulation.engine import Job
+from fedacg.simulation.federation import Federation, ServerState
+from fedacg.simulation.metrics import RoundMetrics
 from fedacg.simulation.sampling import Presence, Sampling
 from fedacg.version import __version__
 
@@ -80,7 +84,9 @@ def play(
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: a run is either gone on with or replaced")
-    group(experiment, ingredients, cohorts)  # refuses what cannot be fused before anything is begun
+    planned = plan(
+        experiment, ingredients, cohorts, presence
+    )  # refuses what does not fit before anything is begun
     store = RunFolder(folder) if folder else None
     own_engine = None
     try:
@@ -98,14 +104,14 @@ def play(
             memory.rewind(done)
             if recorder:
                 recorder.rewind(done)
-            federation = assemble(experiment, ingredients, engine, memory, cohorts, recorder, presence)
+            federation = planned.federation(engine, memory, [recorder] if recorder else [])
             if moment is not None:
-                _check_fit(moment, federation.moment)
-                _check_states(ingredients, history, memory)
+                _check_fit(moment, federation.server)
+                _check_states(planned.job, history, memory)
                 if presence is None:
                     _check_cohorts(history, federation.sampling)
                 federation.resume(moment)
-            return _play(experiment, ingredients, federation, store, history, observers)
+            return _play(experiment, ingredients, federation, memory, store, history, observers)
     finally:
         if own_engine:
             own_engine.close()
@@ -117,18 +123,19 @@ def _play(
     experiment: Experiment,
     ingredients: Ingredients,
     federation: Federation,
+    memory: ClientStates,
     store: RunFolder | None,
     history: History,
     observers: Sequence[Observer],
 ) -> Result:
     for observer in observers:
-        observer.begin(experiment, federation.moment.round)
+        observer.begin(experiment, federation.server.round)
     try:
-        _play_rounds(federation, store, history, experiment.save.seconds, observers)
+        _play_rounds(federation, memory, store, history, experiment.save.seconds, observers)
     finally:
         for observer in observers:
             observer.end()
-    flat = _flat(ingredients, federation.moment)
+    flat = _flat(ingredients, federation.server)
     vector = flat.canonical()
     summary = summarise(experiment, history, vector)
     if store:
@@ -138,39 +145,40 @@ def _play(
 
 def _play_rounds(
     federation: Federation,
+    memory: ClientStates,
     store: RunFolder | None,
     history: History,
     save_seconds: float,
     observers: Sequence[Observer],
 ) -> None:
     """Play what is left and save now and then; however it ends, the last whole round is saved."""
-    done = saved = federation.moment
+    done = saved = federation.server
     saved_at = monotonic()
     try:
         for metrics in federation.run():
             history.append(metrics)
             if store:
                 store.append(metrics)
-            done = federation.moment
+            done = federation.server
             for observer in observers:
                 observer.round(metrics, history)
             if store is None:
-                federation.memory.forget(done.round)  # nobody can go back
+                memory.forget(done.round)  # nobody can go back
             elif monotonic() - saved_at >= save_seconds:
-                _save(store, done, federation.memory)
+                _save(store, done, memory)
                 saved, saved_at = done, monotonic()
     except RunError as error:
         if store and done.round:
             error.add_note(f"round {done.round} is kept in {store.checkpoint_path}")
         raise
     finally:
-        if store and done.round < federation.moment.round == store.rounds:
-            done = federation.moment  # Ctrl-C came between a round's line and here
+        if store and done.round < federation.server.round == store.rounds:
+            done = federation.server  # Ctrl-C came between a round's line and here
         if store and done is not saved:
-            _save(store, done, federation.memory)
+            _save(store, done, memory)
 
 
-def _save(store: RunFolder, moment: Moment, memory: ClientStates) -> None:
+def _save(store: RunFolder, moment: ServerState, memory: ClientStates) -> None:
     """Write a checkpoint, between making sure of the states it counts on and dropping those it outdates."""
     memory.settle(moment.round)
     store.save(moment)
@@ -215,17 +223,17 @@ def load_model(folder: Path | str) -> nn.Module:
     return _flat(ingredients, load_moment(folder)).release()
 
 
-def _flat(ingredients: Ingredients, moment: Moment) -> FlatModel:
+def _flat(ingredients: Ingredients, moment: ServerState) -> FlatModel:
     """The model with the server's vectors in it."""
     flat = FlatModel(clone(ingredients.module), channels_last=ingredients.channels_last)
-    flat.load(moment.state["theta"], moment.state["buffers"])
+    flat.load(ingredients.method.rule.model(moment.vectors), moment.vectors["buffers"])
     return flat
 
 
-def _check_states(ingredients: Ingredients, history: History, memory: ClientStates) -> None:
+def _check_states(job: Job, history: History, memory: ClientStates) -> None:
     """Refuse a folder from which states of clients have gone."""
     seen = {client for metrics in history for client in metrics.arrived}
-    if ingredients.method.state and seen - memory.clients:
+    if job.traffic.kept and seen - memory.clients:
         missing = ", ".join(map(str, sorted(seen - memory.clients)[:5]))
         raise InputError(f"clients/: the states of clients that took part are missing, such as {missing}")
 
@@ -241,10 +249,10 @@ def _check_cohorts(history: History, sampling: Sampling) -> None:
             )
 
 
-def _check_fit(found: Moment, expected: Moment) -> None:
+def _check_fit(found: ServerState, expected: ServerState) -> None:
     """Refuse a checkpoint of another model or method."""
-    for name in sorted(found.state.keys() | expected.state.keys()):
-        ours, theirs = expected.state.get(name), found.state.get(name)
+    for name in sorted(found.vectors.keys() | expected.vectors.keys()):
+        ours, theirs = expected.vectors.get(name), found.vectors.get(name)
         if ours is None or theirs is None or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             shapes = [None if v is None else (tuple(v.shape), str(v.dtype)) for v in (theirs, ours)]
             raise InputError(f"the checkpoint does not fit: {name} is {shapes[0]} there and {shapes[1]} here")

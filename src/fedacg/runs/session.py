@@ -9,8 +9,9 @@ from typing import Self
 
 from fedacg import engines
 from fedacg.config.experiment import Experiment
+from fedacg.config.sections import EngineSettings
 from fedacg.data.examples import FederatedData
-from fedacg.engines import Engine, EngineSettings
+from fedacg.engines import Engine
 from fedacg.runs.build import Ingredients, load_data, prepare
 from fedacg.runs.runner import Observer, Result, play
 

@@ -12,9 +12,9 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from fedacg.config.sections import Device, LocalSettings
-from fedacg.core.devices import count
-from fedacg.core.messages import Message
+from fedacg.config.sections import LocalSettings
+from fedacg.core.devices import Device, count
+from fedacg.core.messages import Kinds, Message, kind_bytes
 from fedacg.core.round import Round
 from fedacg.data.examples import FederatedData
 from fedacg.errors import InputError
@@ -46,14 +46,22 @@ class Job:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The messages of one client's visit by name, in bytes."""
+    """The messages of one client's visit: what tensors they are made of."""
 
-    down: Mapping[str, int]
-    up: Mapping[str, int]
-    first: Mapping[str, int]
+    down: Kinds
+    up: Kinds
+    first: Kinds
     """What is sent in the first exchange of a round, nothing where there is none."""
-    kept: Mapping[str, int]
+    kept: Kinds
     """What a client keeps from visit to visit; it stays with the client and is not counted."""
+
+    @property
+    def bytes_down(self) -> int:
+        return kind_bytes(self.down)
+
+    @property
+    def bytes_up(self) -> int:
+        return kind_bytes(self.up) + kind_bytes(self.first)
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,8 @@ class _FirstExchange:
 
     def mean(self, groups: Iterator[Answers], weights: Sequence[float]) -> Tensor:
         """Σ ω_i ∇f_i(φ), in the order of the cohort."""
-        start, total, waiting = perf_counter(), None, iter(weights)
+        start, waiting = perf_counter(), iter(weights)
+        total: Tensor | None = None
         for answers in groups:
             self.bytes += message_bytes(answers.upload)
             for gradient in answers.upload["gradient"]:

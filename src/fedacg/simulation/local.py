@@ -30,7 +30,7 @@ def train(
     rates: Sequence[float],
     random: Streams,
 ) -> float:
-    """Take a client's steps on `flat`, one for each rate, in place; return the mean loss over the examples seen."""
+    """Take a client's steps on `flat`, one for each rate, in place; return the mean loss over the examples."""
     w = flat.w
     optimiser = make_optimiser(settings, w)
     gradient = _Gradient(flat, method.losses, settings, once=type(method.step) is LocalStep)
@@ -106,7 +106,7 @@ def full_gradient(
     Inputs are not augmented, and normalisation statistics stay as they were.
     """
     total, buffers = torch.zeros_like(flat.g), flat.read_buffers()
-    for index in torch.arange(len(examples)).split(batch):
+    for index in torch.split(torch.arange(len(examples)), batch):
         x, y = fetch(examples, index, flat.w.device)
         flat.g.zero_()
         torch.autograd.backward(sum_losses(losses, Forward(flat.module, flat.prepare(pipeline(x)), y)))

@@ -1,7 +1,7 @@
 """Local optimisers on the flat vector: from a gradient, corrected and clipped, to what a step goes against.
 
-They work on one client's vectors and on the rows of many alike. Their state starts at zero in every visit, so clients
-keep nothing of it.
+They work on one client's vectors and on the rows of many alike. Their state starts at zero in every visit, so
+clients keep nothing of it.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""A round's answers on their way to the server rule: decoded, checked, weighed and counted, one group after another."""
+"""A round's answers on their way to the server rule: decoded, checked, weighed and counted, group by group."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class Probe(Protocol):
 
 
 class Replies:
-    """The replies of one round, streamed: training goes on as they are taken, and none is held longer than needed."""
+    """The replies of one round, streamed: training goes on as they are taken, and none is held for long."""
 
     def __init__(
         self,
@@ -89,7 +89,10 @@ class Replies:
             clients = [task.client for task in answers.tasks]
             for probe in self._probes:
                 probe.see(Arrivals(clients, weights, deltas, buffers))
-            yield answers, [self._reply(answers, row, weights[row], deltas, tensors) for row in range(len(clients))]
+            yield (
+                answers,
+                [self._reply(answers, row, weights[row], deltas, tensors) for row in range(len(clients))],
+            )
         for probe in self._probes:
             probe.end()
 
@@ -131,6 +134,7 @@ class Replies:
         return Reply(
             client=task.client,
             weight=weight,
+            share=1 / len(self._weights),
             examples=examples,
             steps=task.steps,
             total_lr=total_rate(rates_of_steps(self._job.local, self._round.lr, task.steps, epoch)),

@@ -6,71 +6,13 @@ only a population that changes costs a pass over it, once a stage.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from fedacg.config.section import Section
+from fedacg.config.sections import CohortSettings, FailureSettings, PopulationSettings
 from fedacg.core.randomness import numpy_generator
-from fedacg.errors import InputError
-
-
-class CohortSettings(Section):
-    """How many clients are asked in a round, and what their updates weigh."""
-
-    fraction: float = Field(0.1, gt=0, le=1)
-    """Part of the clients that is asked in a round, unless `size` is set."""
-    size: int = Field(0, ge=0)
-    """A number of clients a round; 0 goes by fraction."""
-    draw: Literal["exact", "coin"] = "exact"
-    """`exact` asks that many; `coin` flips one for every client, so that many are asked on average."""
-    weights: Literal["examples", "uniform"] = "examples"
-    """ω_i in proportion to the client's number of examples, or all the same."""
-
-    def check(self, clients: int) -> None:
-        """Refuse a cohort that `clients` clients cannot make up."""
-        if self.size > clients:
-            raise InputError(f"cohort.size = {self.size}: there are only {clients} clients")
-
-    def count(self, clients: int) -> int:
-        """M, the number of clients a round out of so many."""
-        return min(self.size, clients) or max(1, round(self.fraction * clients))
-
-
-class PopulationSettings(Section):
-    """Who is there to be asked: everybody, or a set that changes from stage to stage."""
-
-    present: int = Field(0, ge=0)
-    """How many of the clients are there at a time; 0 has everybody there all the time."""
-    stage: int = Field(100, ge=1)
-    """Rounds from one change to the next."""
-    replace: float = Field(0.5, ge=0, le=1)
-    """Probability with which each client that is there makes way for one that is not."""
-
-    def check(self, clients: int) -> None:
-        """Refuse a population that `clients` clients cannot make up."""
-        if self.present > clients:
-            raise InputError(f"population.present = {self.present}: there are only {clients} clients")
-        absent = clients - self.present
-        leaving = self.replace * self.present
-        if leaving > absent:
-            raise InputError(
-                f"population.replace = {self.replace:g}: of {self.present} present clients {leaving:g} would "
-                f"leave a stage, and only {absent} are absent to take their places"
-            )
-
-
-class FailureSettings(Section):
-    """What goes wrong with those who are asked."""
-
-    drop: float = Field(0.0, ge=0, le=1)
-    """Probability that a client's update never arrives."""
-    straggle: float = Field(0.0, ge=0, le=1)
-    """Probability that a client only does part of its local steps."""
-    work: float = Field(0.5, gt=0, le=1)
-    """That part; at least one step is done."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedacg.core.devices import place, seed_layers
-from fedacg.core.messages import Message
+from fedacg.core.messages import Message, kinds
 from fedacg.core.randomness import stream_seed
 from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, as_rows, clone
@@ -127,7 +127,9 @@ class Worker:
     ) -> tuple[Message, Message]:
         """What clients send and what they keep, a row for each; `kept` has rows too."""
         links = _to({name: rows for name, rows in kept.items() if name.startswith(_LINKS)}, _HOST)
-        memories = [Memory({name: rows[row] for name, rows in links.items()}, {}, _LINKS) for row in range(len(tasks))]
+        memories = [
+            Memory({name: rows[row] for name, rows in links.items()}, {}, _LINKS) for row in range(len(tasks))
+        ]
         departure = Departure(self.job.method.chain, w, memories, [task.random("link") for task in tasks])
         for part in self.job.method.parts:
             part.end(delta, departure)
@@ -235,7 +237,7 @@ def rehearse(job: Job) -> Traffic:
             state = rule.learn(state, first["gradient"][0], round)
         broadcast = {**rule.broadcast(state, round), "buffers": buffers}
         answer = worker.train(Task(round, client, 1), broadcast, {})
-    return Traffic(*(_sizes(message) for message in (broadcast, answer.upload, first, answer.keep)))
+    return Traffic(*map(kinds, (broadcast, answer.upload, first, answer.keep)))
 
 
 class _One:
@@ -252,10 +254,6 @@ class _One:
 
     def size(self, client: int) -> int:
         return len(self._examples)
-
-
-def _sizes(message: Message) -> dict[str, int]:
-    return {name: tensor.numel() * tensor.element_size() for name, tensor in message.items()}
 
 
 def _to(message: Message, device: torch.device) -> Message:

@@ -114,4 +114,4 @@ class RayWorker(Service):
     def _train(self, worker: Worker, order: Train) -> TrainedByParcel:
         assert isinstance(order, TrainByParcel)
         kept = unpack(order.kept)
-        return TrainedByParcel(order.key, pack(worker.train_group(order.tasks, self._message, lambda _: kept)))
+        return TrainedByParcel(order.key, pack(worker.serve(order.tasks, self._message, kept)))

@@ -1,144 +1,22 @@
-"""What a run measured, round by round, and the statistics the paper reports of it.
+"""The rounds of a run, and the statistics the paper reports of them.
 
-Accuracies are fractions here; percent is a matter of display, and lives in `report`.
-Nothing here measures: the round loop fills the records, `store` writes them.
+Accuracies are fractions here; percent is a matter of display.
 """
 
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Self, overload
 
 from fedacg.errors import InputError
+from fedacg.simulation.metrics import RoundMetrics
 
 DECAY = 0.9
 """The paper's moving average: ema ← 0.9·ema + 0.1·acc, per round."""
-
-
-@dataclass(frozen=True)
-class RoundMetrics:
-    """One round, as one line of `metrics.jsonl`; rounds count from 1.
-
-    `test_accuracy` is None in a round without evaluation. What a later writer adds is kept in `extra`
-    and written back beside the rest.
-    """
-
-    round: int
-    lr: float
-    cohort: tuple[int, ...]
-    """The clients that were asked."""
-    examples: int
-    """Training examples of those that answered."""
-    train_loss: float
-    """NaN in a round that nobody answered."""
-    bytes_down: int
-    bytes_up: int
-    seconds_train: float
-    seconds_aggregate: float
-    seconds_evaluate: float = 0.0
-    test_accuracy: float | None = None
-    test_loss: float | None = None
-    answered: tuple[int, ...] | None = None
-    """The clients of the cohort whose update arrived."""
-    stragglers: tuple[int, ...] | None = None
-    """Those of them that did only part of their steps, if there were any."""
-    client_losses: tuple[float, ...] | None = None
-    """Of those that answered."""
-    drift: Mapping[str, Any] | None = None
-    """How the local models spread (drift.py)."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def arrived(self) -> tuple[int, ...]:
-        """The clients whose update arrived; the whole cohort where it was not recorded."""
-        return self.cohort if self.answered is None else self.answered
-
-    def to_json(self) -> str:
-        """One line of strict JSON: what is None is absent, a number that is not finite is null."""
-        known = {name: getattr(self, name) for name in _READERS}
-        record = {name: value for name, value in known.items() if value is not None}
-        return json.dumps(_finite(record | dict(self.extra)), allow_nan=False)
-
-    @classmethod
-    def from_json(cls, line: str) -> Self:
-        """The record of one line; null is read as NaN, so that a diverged round stays one."""
-        record = json.loads(line)
-        if not isinstance(record, dict):
-            raise InputError("not a JSON object")
-        known = {name: read(name, record.pop(name)) for name, read in _READERS.items() if name in record}
-        missing = [name for name in _REQUIRED if name not in known]
-        if missing:
-            raise InputError(f"lacks {', '.join(missing)}")
-        return cls(**known, extra=record)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{name} is {value!r}, not a whole number")
-    return value
-
-
-def _number(name: str, value: object) -> float:
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{name} is {value!r}, not a number")
-    return float(value)
-
-
-def _integers(name: str, value: object) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        raise InputError(f"{name} is {value!r}, not a list")
-    return tuple(_integer(name, item) for item in value)
-
-
-def _numbers(name: str, value: object) -> tuple[float, ...]:
-    if not isinstance(value, list):
-        raise InputError(f"{name} is {value!r}, not a list")
-    return tuple(_number(name, item) for item in value)
-
-
-def _table(name: str, value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InputError(f"{name} is {value!r}, not a table")
-    return {key: math.nan if item is None else item for key, item in value.items()}
-
-
-_READERS: dict[str, Callable[[str, object], Any]] = {
-    "round": _integer,
-    "lr": _number,
-    "cohort": _integers,
-    "examples": _integer,
-    "train_loss": _number,
-    "bytes_down": _integer,
-    "bytes_up": _integer,
-    "seconds_train": _number,
-    "seconds_aggregate": _number,
-    "seconds_evaluate": _number,
-    "test_accuracy": _number,
-    "test_loss": _number,
-    "answered": _integers,
-    "stragglers": _integers,
-    "client_losses": _numbers,
-    "drift": _table,
-}
-_REQUIRED = [
-    item.name for item in fields(RoundMetrics) if item.default is MISSING and item.default_factory is MISSING
-]
 
 
 @dataclass(frozen=True)

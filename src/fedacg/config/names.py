@@ -1,0 +1,19 @@
+"""The names that data sets, splits and networks go by in a description; methods have theirs in methods.py."""
+
+DATA_SETS = (
+    "digits",
+    "mnist",
+    "fashion-mnist",
+    "cifar10",
+    "cifar100",
+    "tiny-imagenet",
+    "femnist",
+    "celeba",
+    "shakespeare",
+    "synthetic",
+    "folder",
+)
+SPLITS = ("iid", "dirichlet", "dirichlet-unequal", "shards", "quantity", "natural")
+MODELS = ("logistic", "mlp", "cnn", "lenet", "resnet18", "femnist-cnn", "celeba-cnn", "lstm")
+GIVEN = "python"
+"""Stands in a description for data or a model that were handed over as objects."""

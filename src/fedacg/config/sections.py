@@ -1,0 +1,308 @@
+"""The tables of an experiment file, one class each: keys, defaults, ranges, and the plain numbers that follow.
+
+Frozen, complete, and strict about names and ranges. Each module is given the section it needs; experiment.py puts
+them together.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from fedacg.config import methods
+from fedacg.config.names import DATA_SETS, GIVEN, MODELS, SPLITS
+from fedacg.errors import InputError, unknown
+
+
+class Section(BaseModel):
+    """Settings that cannot change after they are made.
+
+    Unknown keys, non-finite numbers and values of another type (true for 1, "10" for 10) are refused.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, strict=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        """NumPy's numbers, as loops over `np.arange` give them, are numbers."""
+        numpy = sys.modules.get("numpy")  # whoever has such a number has imported NumPy; nobody else need wait
+        return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
+
+
+class DataSettings(Section):
+    """Which examples, and how they lie with the clients."""
+
+    name: str = "digits"
+    path: str = ""
+    """Where the data set `folder` lies."""
+    clients: int = Field(100, ge=0)
+    """How many clients; with the split `natural` 0 takes all that the data come with, fewer a random choice."""
+    split: str = "dirichlet"
+    """How examples are dealt to clients; `natural` for data that come with theirs."""
+    alpha: float = Field(0.3, ge=0)
+    """Concentration of the Dirichlet splits and of `quantity`; α of Synthetic(α, β)."""
+    shards: int = Field(2, ge=1)
+    """Classes a client has in the split `shards`."""
+    beta: float = Field(1.0, ge=0)
+    """β of Synthetic(α, β)."""
+    split_file: str = ""
+    """A saved split to use in place of drawing one."""
+    augment: bool = False
+    """Rotate, crop and flip training images."""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in (*DATA_SETS, GIVEN) and ":" not in name:
+            raise InputError(f"{unknown('data set', name, DATA_SETS)}, or module:function for one of your own")
+        return name
+
+    @field_validator("split")
+    @classmethod
+    def _known_split(cls, split: str) -> str:
+        if split not in SPLITS:
+            raise unknown("split", split, SPLITS)
+        return split
+
+    @field_validator("split_file", "path")
+    @classmethod
+    def _absolute(cls, path: str) -> str:
+        """A description must mean the same wherever it is read."""
+        return str(Path(path).resolve()) if path else ""
+
+
+class ModelSettings(Section):
+    """Which network, with options of its own such as `hidden`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "mlp"
+    layout: Literal["auto", "default", "channels-last"] = "auto"
+    """How convolution weights lie in the vector; `auto` takes what was measured to be fast."""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in MODELS and ":" not in name:
+            raise unknown("model", name, MODELS)
+        return name
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class MethodSettings(Section):
+    """Which method, with its options; those not given are filled in.
+
+    Names, options and their ranges are checked here. Whether parts go together is found when the method is built.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "fedacg"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, tree: Any) -> Any:
+        if not isinstance(tree, Mapping):
+            return tree
+        options = {key: value for key, value in tree.items() if key != "name"}
+        name = str(tree.get("name", "fedacg"))
+        return {"name": methods.parse(name).name, **methods.complete(name, options)}
+
+    @property
+    def options(self) -> dict[str, float]:
+        return dict(self.model_extra or {})
+
+
+class CohortSettings(Section):
+    """How many clients are asked in a round, and what their updates weigh."""
+
+    fraction: float = Field(0.1, gt=0, le=1)
+    """Part of the clients that is asked in a round, unless `size` is set."""
+    size: int = Field(0, ge=0)
+    """A number of clients a round; 0 goes by fraction."""
+    draw: Literal["exact", "coin"] = "exact"
+    """`exact` asks that many; `coin` flips one for every client, so that many are asked on average."""
+    weights: Literal["examples", "uniform"] = "examples"
+    """ω_i in proportion to the client's number of examples, or all the same."""
+
+    def check(self, clients: int) -> None:
+        """Refuse a cohort that `clients` clients cannot make up."""
+        if self.size > clients:
+            raise InputError(f"cohort.size = {self.size}: there are only {clients} clients")
+
+    def count(self, clients: int) -> int:
+        """M, the number of clients a round out of so many."""
+        return min(self.size, clients) or max(1, round(self.fraction * clients))
+
+
+class PopulationSettings(Section):
+    """Who is there to be asked: everybody, or a set that changes from stage to stage."""
+
+    present: int = Field(0, ge=0)
+    """How many of the clients are there at a time; 0 has everybody there all the time."""
+    stage: int = Field(100, ge=1)
+    """Rounds from one change to the next."""
+    replace: float = Field(0.5, ge=0, le=1)
+    """Probability with which each client that is there makes way for one that is not."""
+
+    def check(self, clients: int) -> None:
+        """Refuse a population that `clients` clients cannot make up."""
+        if self.present > clients:
+            raise InputError(f"population.present = {self.present}: there are only {clients} clients")
+        absent = clients - self.present
+        leaving = self.replace * self.present
+        if leaving > absent:
+            raise InputError(
+                f"population.replace = {self.replace:g}: of {self.present} present clients {leaving:g} would "
+                f"leave a stage, and only {absent} are absent to take their places"
+            )
+
+
+class FailureSettings(Section):
+    """What goes wrong with those who are asked."""
+
+    drop: float = Field(0.0, ge=0, le=1)
+    """Probability that a client's update never arrives."""
+    straggle: float = Field(0.0, ge=0, le=1)
+    """Probability that a client only does part of its local steps."""
+    work: float = Field(0.5, gt=0, le=1)
+    """That part; at least one step is done."""
+
+
+def _named(kind: str, name: str, known: tuple[str, ...]) -> str:
+    """A name of ours, or module:function for one of the user's own."""
+    if name not in known and ":" not in name:
+        raise InputError(f"{unknown(kind, name, known)}, or module:function for one of your own")
+    return name
+
+
+class LocalSettings(Section):
+    """How a client trains: plain SGD by default."""
+
+    epochs: int = Field(5, ge=1)
+    """Passes over the client's examples, unless `steps` is set."""
+    steps: int = Field(0, ge=0)
+    """A fixed number of steps in place of epochs; 0 goes by epochs."""
+    batch: int = Field(50, ge=1)
+    """Examples a step; the last, smaller batch of an epoch is kept."""
+    lr: float = Field(0.1, gt=0)
+    schedule: str = "exponential"
+    """The rate over rounds: `exponential`, `constant`, `cosine`, `step`, or module:function."""
+    lr_decay: float = Field(1.0, gt=0, le=1)
+    """Factor d of the schedules `exponential`, η_t = η₀·d^(t−1) in round t = 1, 2, …, and `step`."""
+    milestones: tuple[Annotated[int, Field(ge=1)], ...] = Field((), strict=False)
+    """Rounds after which the schedule `step` applies its factor."""
+    warmup: int = Field(0, ge=0)
+    """Rounds in which the rate rises evenly before it is whole."""
+    within: str = "constant"
+    """The rate within a round: `constant`, `linear` or `cosine` down to zero, or module:function."""
+    epoch_decay: bool = False
+    """Decay once more in every local epoch, as the FedACG authors' code does."""
+    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
+    """What steps with the gradient; its state starts at zero in every round."""
+    weight_decay: float = Field(0.0, ge=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """Momentum of the local SGD; its buffer starts at zero in every round."""
+    nesterov: bool = False
+    """Nesterov's form of that momentum."""
+    beta1: float = Field(0.9, ge=0, lt=1)
+    """Adam's decay of the first moment."""
+    beta2: float = Field(0.999, ge=0, lt=1)
+    """Adam's decay of the second moment."""
+    epsilon: float = Field(1e-8, gt=0)
+    """What Adam adds to the root of the second moment."""
+    clip: float = Field(0.0, ge=0)
+    """Largest norm of the whole gradient, corrections included; 0 never clips."""
+    precision: Literal["full", "mixed"] = "full"
+    """`mixed` computes networks and losses in bfloat16 where that is safe; vectors stay as they are."""
+
+    @field_validator("schedule")
+    @classmethod
+    def _known_schedule(cls, name: str) -> str:
+        return _named("schedule", name, ("exponential", "constant", "cosine", "step"))
+
+    @field_validator("within")
+    @classmethod
+    def _known_within(cls, name: str) -> str:
+        return _named("schedule within a round", name, ("constant", "linear", "cosine"))
+
+    @model_validator(mode="after")
+    def _everything_has_an_effect(self) -> Self:
+        """A setting that would do nothing is refused, so that nobody believes that it does."""
+        idle = {
+            "lr_decay": self.schedule not in ("exponential", "step") and self.lr_decay != 1,
+            "milestones": self.schedule != "step" and self.milestones != (),
+            "nesterov": self.nesterov and not self.momentum,
+            "momentum": self.optimiser != "sgd" and self.momentum != 0,
+            "epoch_decay": self.epoch_decay and self.lr_decay == 1,
+        }
+        why = {
+            "lr_decay": f"the schedule is {self.schedule}",
+            "milestones": f"the schedule is {self.schedule}, not step",
+            "nesterov": "local.momentum is 0",
+            "momentum": f"the optimiser is {self.optimiser}, not sgd",
+            "epoch_decay": "local.lr_decay is 1",
+        }
+        for key, useless in idle.items():
+            if useless:
+                raise InputError(f"local.{key} = {getattr(self, key)!r}: has no effect, as {why[key]}")
+        return self
+
+    def steps_for(self, examples: int) -> int:
+        """K, the number of local steps of a client with this many examples."""
+        return self.steps or self.epochs * -(-examples // self.batch)
+
+
+class EvaluateSettings(Section):
+    """When and how the server's model is tested."""
+
+    every: int = Field(1, ge=1)
+    """Rounds from one evaluation to the next; the last round is always evaluated."""
+    batch: int = Field(1000, ge=1)
+    """Test examples a forward pass."""
+    examples: int = Field(0, ge=0)
+    """Test on at most so many examples, drawn once by the seed; 0 takes the whole test set."""
+    targets: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((), strict=False)
+    """Accuracies, as fractions, whose rounds and bytes a summary reports."""
+    client_losses: bool = False
+    """Record the training loss of every client that answered, not only their mean."""
+
+
+class EngineSettings(Section):
+    """Where and how the local work is done; the result does not depend on it, but for the rounding of `fuse`."""
+
+    name: Literal["serial", "processes", "ray"] = "processes"
+    workers: int = Field(0, ge=0)
+    """Workers, one thread each; 0 starts one for every core, or for every CPU of a Ray cluster."""
+    fuse: Literal["auto", "on", "off"] = "auto"
+    """Whether many clients are trained in one computation; `auto` does so where it was measured to pay."""
+    device: Literal["cpu", "cuda", "mps"] = "cpu"
+    """Where the workers compute; they take the devices of a machine in turn."""
+    address: str = ""
+    """Of a Ray cluster: host:port, `auto`, or `local` to start one; by default RAY_ADDRESS if set, else local."""
+
+
+class SaveSettings(Section):
+    """How much work a crash may cost."""
+
+    seconds: float = Field(10.0, ge=0)
+    """A checkpoint is written after a round when the last one is this old; 0 writes one every round."""
+
+
+class AnalysisSettings(Section):
+    """Which rounds are recorded."""
+
+    rounds: tuple[Annotated[int, Field(ge=1)], ...] = Field((), strict=False)
+    """Rounds whose broadcast and local models are kept on disk."""
+    every: int = Field(0, ge=0)
+    """Keep those of every so many rounds as well; 0 keeps no others."""
+
+    def wants(self, round: int) -> bool:
+        """Whether a round is recorded."""
+        return round in self.rounds or (self.every > 0 and round % self.every == 0)
