@@ -4,10 +4,7 @@ Everything is checked here, once, and errors name the part that does not fit; fr
 other. Data in files live in folder.py.
 """
 
-import sys
 from collections.abc import Sequence
-from importlib import import_module
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from fedacg.core import plugins
 from fedacg.data.examples import (
     Dataset,
     Examples,
@@ -123,27 +121,8 @@ def dataset(
 
 
 def from_function(name: str) -> Dataset:
-    """The data set that a user's function, named as in `my_data:wine`, returns when it is called.
-
-    The module is looked for in the current folder first. What goes wrong inside it shows its traceback.
-    """
-    module_name, _, function_name = name.partition(":")
-    if not (function_name.isidentifier() and all(part.isidentifier() for part in module_name.split("."))):
-        raise InputError(f"data.name = {name}: must look like module:function, such as my_data:wine")
-    here = str(Path.cwd())
-    if sys.path[0] not in ("", here):
-        sys.path.insert(0, here)
-    try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise InputError(
-            f"data.name = {name}: there is no module {error.name} in {here}, and none installed"
-        ) from None
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise InputError(f"data.name = {name}: the module {module_name} has no function {function_name}")
+    """The data set that a user's function, named as in `my_data:wine`, returns when it is called."""
+    function = plugins.load("data.name", name)
     try:
         made = function()
     except InputError as error:  # from one of the checks above, which do not know the name

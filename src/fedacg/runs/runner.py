@@ -16,14 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import engines
-from fedacg.config.experiment import Experiment, read_toml
+from fedacg.config.experiment import Experiment
 from fedacg.core.vector import FlatModel, clone, sha256
 from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
-from fedacg.runs.build import GIVEN, Ingredients, assemble, group, prepare
+from fedacg.runs.build import Ingredients, assemble, group
 from fedacg.runs.client_states import ClientStates
-from fedacg.runs.folder import RunFolder, load_moment
+from fedacg.runs.folder import RunFolder
 from fedacg.runs.metrics import History, Reached, RoundMetrics
+from fedacg.runs.model_file import ModelFile
 from fedacg.runs.recording import Recorder
 from fedacg.simulation.federation import Federation, Moment
 from fedacg.simulation.sampling import Presence, Sampling
@@ -91,6 +92,8 @@ def play(
             moment, history = store.resume(experiment)
         elif store:
             store.begin(experiment, overwrite=overwrite)
+        if store:
+            ModelFile.of(experiment, ingredients).write(store.path)
         with one_thread(), torch.random.fork_rng(devices=[]), TemporaryDirectory(prefix="fedacg-") as scratch:
             memory = ClientStates((store.path if store else Path(scratch)) / "clients")
             recorder = Recorder(store.path, experiment.analysis) if store else None
@@ -203,16 +206,6 @@ def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[
         },
         "vector_sha256": sha256(vector),
     }
-
-
-def load_model(folder: Path | str) -> nn.Module:
-    """The network of a run folder's last checkpoint, for a model of the catalogue."""
-    folder = Path(folder)
-    experiment = Experiment.parse(read_toml(folder / "experiment.toml"))
-    if experiment.model.name.startswith(GIVEN):
-        raise InputError(f"{folder}: its model was given from Python; use load_moment and your own module")
-    ingredients = prepare(experiment)
-    return _flat(ingredients, load_moment(folder)).release()
 
 
 def _flat(ingredients: Ingredients, moment: Moment) -> FlatModel:

@@ -1,0 +1,84 @@
+"""Users' own code by name: the one place where a name such as `my_data:wine` becomes an import.
+
+An experiment may name code, and a run folder holds an experiment that somebody else may have written. Whoever only
+reads a run folder does so inside `reading`, and there nothing is imported unless the user said so.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fedacg.errors import InputError
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Who reads which run folder."""
+
+    folder: Path
+    allow: str
+
+
+_reader: ContextVar[_Reader | None] = ContextVar("reader", default=None)
+
+
+def is_plugin(name: str) -> bool:
+    """Whether a name is that of a user's own code, `module:attribute`."""
+    return ":" in name
+
+
+@contextmanager
+def reading(folder: Path, *, trust: bool, allow: str) -> Iterator[None]:
+    """Read a run folder: without `trust`, nothing that it names is imported; `allow` says how to permit it."""
+    token = _reader.set(_reader.get() if trust else _Reader(folder, allow))
+    try:
+        yield
+    finally:
+        _reader.reset(token)
+
+
+def check(key: str, name: str) -> None:
+    """Refuse a name that may not be imported here."""
+    reader = _reader.get()
+    if reader is not None and is_plugin(name):
+        module, attribute = _parts(key, name)
+        raise InputError(
+            f"{reader.folder}: {key} = {name!r}: this is code, {attribute} of the module {module}, and reading a "
+            f"run folder runs none; nothing was imported. If you trust whoever wrote the folder, {reader.allow}"
+        )
+
+
+def load(key: str, name: str) -> Any:
+    """The object that `module:attribute` names, for the setting `key`.
+
+    The module is looked for in the current folder first. What goes wrong inside it shows its traceback.
+    """
+    check(key, name)
+    module_name, attribute = _parts(key, name)
+    here = str(Path.cwd())
+    if sys.path[0] not in ("", here):
+        sys.path.insert(0, here)
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise InputError(
+            f"{key} = {name}: there is no module {error.name} in {here}, and none installed"
+        ) from None
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        raise InputError(f"{key} = {name}: the module {module_name} has no function {attribute}")
+    return found
+
+
+def _parts(key: str, name: str) -> tuple[str, str]:
+    module, _, attribute = name.partition(":")
+    if not (attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise InputError(f"{key} = {name}: must look like module:function, such as my_data:wine")
+    return module, attribute
