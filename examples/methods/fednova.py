@@ -1,9 +1,9 @@
 """FedNova (Wang et al., NeurIPS 2020): updates are normalised by how far their steps could go.
 
-    client   K_i steps of SGD;  ‖a_i‖₁ = K_i, with momentum ρ [K_i − ρ(1−ρ^{K_i})/(1−ρ)]/(1−ρ);  sends Δ_i and ‖a_i‖₁
-    server   θ ← θ + η_g τ Σ ω_i Δ_i/‖a_i‖₁,  τ = Σ ω_i ‖a_i‖₁
+client   K_i steps of SGD;  ‖a_i‖₁ = K_i, with momentum ρ [K_i − ρ(1−ρ^{K_i})/(1−ρ)]/(1−ρ);  sends Δ_i and ‖a_i‖₁
+server   θ ← θ + η_g τ Σ ω_i Δ_i/‖a_i‖₁,  τ = Σ ω_i ‖a_i‖₁
 
-    fedacg run quickstart --method fednova:fednova --set failures.straggle=0.5
+fedacg run quickstart --method fednova:fednova --set failures.straggle=0.5
 """
 
 from collections.abc import Mapping

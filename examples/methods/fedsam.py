@@ -1,10 +1,10 @@
 """FedSAM (Qu et al., ICML 2022): every local step looks for the steepest ascent nearby first; and `sam` as a part.
 
-    client   ε = ρ g(w; B)/‖g(w; B)‖₂;  w ← w − η g(w + ε; B), on the same batch B
-    server   θ ← θ + η_g Σ ω_i Δ_i
+client   ε = ρ g(w; B)/‖g(w; B)‖₂;  w ← w − η g(w + ε; B), on the same batch B
+server   θ ← θ + η_g Σ ω_i Δ_i
 
-    fedacg run quickstart --method fedsam:fedsam
-    fedacg run quickstart --method fedacg+fedsam:sam
+fedacg run quickstart --method fedsam:fedsam
+fedacg run quickstart --method fedacg+fedsam:sam
 """
 
 from dataclasses import replace

@@ -1,12 +1,12 @@
 """SCAFFOLD (Karimireddy et al., ICML 2020): control variates at the server and at every client.
 
-    client   w ← w − η(g(w) + c − c_i)
-             option II  c_i⁺ = c_i − c − Δ_i/(K_i η)        option I  c_i⁺ = ∇f_i(θ), over all its examples
-             keeps c_i⁺; sends Δ_i and c_i⁺ − c_i
-    server   θ ← θ + η_g mean_S Δ_i;  c ← c + (1/N) Σ_S (c_i⁺ − c_i);  all start at zero
+client   w ← w − η(g(w) + c − c_i)
+         option II  c_i⁺ = c_i − c − Δ_i/(K_i η)        option I  c_i⁺ = ∇f_i(θ), over all its examples
+         keeps c_i⁺; sends Δ_i and c_i⁺ − c_i
+server   θ ← θ + η_g mean_S Δ_i;  c ← c + (1/N) Σ_S (c_i⁺ − c_i);  all start at zero
 
-    fedacg run quickstart --method scaffold:scaffold
-    fedacg run quickstart --method scaffold:scaffold+acg:option=1
+fedacg run quickstart --method scaffold:scaffold
+fedacg run quickstart --method scaffold:scaffold+acg:option=1
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class ControlVariate(Correction):
 
     fuses = True
 
-    def __init__(self, option: int) -> None:
+    def __init__(self, option: float) -> None:
         self.option = option
 
     def begin(self, assignment: Assignment) -> None:
@@ -65,7 +65,7 @@ class Controls(Around):
 
 
 def build(option: float, server_lr: float) -> Method:
-    return Method(Controls(Average(server_lr)), objective=(Empirical(), ControlVariate(int(option))))
+    return Method(Controls(Average(server_lr)), objective=(Empirical(), ControlVariate(option)))
 
 
 scaffold = Entry(

@@ -1,10 +1,10 @@
 """Top-k uploads with error feedback (Stich et al., NeurIPS 2018), for any method, as a part.
 
-    client   sends C(Δ_i + e_i), the k entries of largest magnitude with their positions
-             keeps e_i ← Δ_i + e_i − C(Δ_i + e_i)
-    server   uses what arrived wherever Δ_i stands
+client   sends C(Δ_i + e_i), the k entries of largest magnitude with their positions
+         keeps e_i ← Δ_i + e_i − C(Δ_i + e_i)
+server   uses what arrived wherever Δ_i stands
 
-    fedacg run quickstart --method fedacg+topk:topk:part=0.05
+fedacg run quickstart --method fedacg+topk:topk:part=0.05
 """
 
 from dataclasses import replace

@@ -15,7 +15,8 @@ from fedacg.version import __version__
 if TYPE_CHECKING:
     from fedacg import data, methods, models
     from fedacg.runs.api import run
-    from fedacg.runs.runner import Result, load_model
+    from fedacg.runs.model_file import load_model
+    from fedacg.runs.runner import Result
 
 __all__ = [
     "InputError",
@@ -31,7 +32,7 @@ __all__ = [
 
 _LATER = {
     "Result": "fedacg.runs.runner",
-    "load_model": "fedacg.runs.runner",
+    "load_model": "fedacg.runs.model_file",
     "run": "fedacg.runs.api",
 }
 _PACKAGES = ("data", "methods", "models")

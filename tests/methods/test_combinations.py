@@ -4,13 +4,13 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from fedacg.methods.objective import Proximal
 
 from fedacg import methods
 from fedacg.config import methods as catalogue
 from fedacg.config.methods import Modifier, positive, rate
 from fedacg.errors import InputError
 from fedacg.methods import METHODS, MODIFIERS, Entry, Method
-from fedacg.methods.objective import Proximal
 from fedacg.methods.quantise import Quantised
 from fedacg.methods.rules import Average, Lookahead
 from support.command import Command

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fedacg.engines.worker import Worker
 from torch import Tensor, nn
 
 import fedacg
@@ -12,7 +13,6 @@ from fedacg import methods
 from fedacg.config.sections import LocalSettings
 from fedacg.core.randomness import generator
 from fedacg.data.own import from_pairs
-from fedacg.engines.worker import Worker
 from fedacg.methods.quantise import BITS, Quantised
 from fedacg.simulation.engine import Job, Task
 from support.quadratics import client, kept, states

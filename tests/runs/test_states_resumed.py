@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fedacg.methods.objective import Correction, Departure
 from torch import Tensor
 
 from fedacg import methods
@@ -20,7 +21,6 @@ from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError
 from fedacg.methods import Method
-from fedacg.methods.objective import Correction, Departure
 from fedacg.runs.build import prepare
 from fedacg.runs.client_states import ClientStates
 from fedacg.runs.folder import load_moment

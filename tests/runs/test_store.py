@@ -17,7 +17,8 @@ from fedacg.methods import METHODS
 from fedacg.runs.build import prepare
 from fedacg.runs.folder import RunFolder, load_moment
 from fedacg.runs.history import read_metrics
-from fedacg.runs.runner import load_model, play
+from fedacg.runs.model_file import load_model
+from fedacg.runs.runner import play
 from fedacg.simulation.metrics import RoundMetrics
 from support.command import TINY, Command, digests_with_and_without_kills, lines, start
 from support.runs import StopAfter, digest, tiny

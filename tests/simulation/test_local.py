@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedacg.engines.worker import FrozenCopies
+from fedacg.methods.objective import Assignment, Empirical, Proximal
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
@@ -13,8 +15,6 @@ from fedacg.core.randomness import generator
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import TensorExamples
 from fedacg.data.pipelines import PlainPipeline
-from fedacg.engines.worker import FrozenCopies
-from fedacg.methods.objective import Assignment, Empirical, Proximal
 from fedacg.simulation.local import Visit, train
 
 

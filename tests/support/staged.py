@@ -5,6 +5,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from fedacg.engines.worker import FrozenCopies
+from fedacg.methods.objective import Assignment, Forward, Part
 from torch import Tensor, nn
 
 from fedacg import methods
@@ -12,8 +14,6 @@ from fedacg.config.sections import CohortSettings, EvaluateSettings, LocalSettin
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.own import from_pairs
 from fedacg.engines.serial import SerialEngine
-from fedacg.engines.worker import FrozenCopies
-from fedacg.methods.objective import Assignment, Forward, Part
 from fedacg.models import StagedModel
 from fedacg.runs.client_states import ClientStates
 from fedacg.simulation.engine import Job

@@ -6,6 +6,7 @@ Finding, reading and grouping run folders is the report's; here is what only an 
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from fedacg.analysis.lines import Ink
 from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
+from fedacg.core import plugins
 from fedacg.errors import InputError
 from fedacg.report.runs import Run, find_runs, group_runs, load_run
 from fedacg.runs import recording
@@ -26,6 +28,8 @@ class Subject:
 
     run: Run
     ink: Ink
+    trust: bool = False
+    """Whether code that the run names may be imported."""
 
     @property
     def folder(self) -> Path:
@@ -37,18 +41,25 @@ class Subject:
 
     @cached_property
     def experiment(self) -> Experiment:
-        return Experiment.parse(self.run.experiment)
+        with self.reading():
+            return Experiment.parse(self.run.experiment)
 
     @cached_property
     def recorded(self) -> list[int]:
         """Its recorded rounds."""
         return recording.rounds(self.folder)
 
+    def reading(self) -> AbstractContextManager[None]:
+        """Whatever is made of the run's settings is made inside this."""
+        return plugins.reading(self.folder, trust=self.trust, allow="add --trust")
 
-def read(folders: Sequence[Path]) -> list[Subject]:
+
+def read(folders: Sequence[Path], *, trust: bool = False) -> list[Subject]:
     """The runs in and below these folders, those that differ only in the seed side by side."""
     groups = group_runs([load_run(folder) for folder in find_runs(folders)])
-    subjects = [Subject(run, Ink(group.label, place)) for place, group in enumerate(groups) for run in group.runs]
+    subjects = [
+        Subject(run, Ink(group.label, place), trust) for place, group in enumerate(groups) for run in group.runs
+    ]
     empty = [str(subject.folder) for subject in subjects if not subject.history]
     if empty:
         raise InputError(f"{', '.join(empty)}: no round has been played yet")
@@ -126,6 +137,15 @@ def check_alike(subjects: Sequence[Subject]) -> None:
                 )
 
 
+def check_code(subjects: Sequence[Subject]) -> None:
+    """Refuse runs that name code of somebody's own, unless it may be run."""
+    for subject in subjects:
+        experiment = subject.experiment
+        with subject.reading():
+            for part in ("data", "model", "method"):
+                plugins.check(f"{part}.name", getattr(experiment, part).name)
+
+
 def _model(subject: Subject) -> str:
     settings = subject.experiment.model
     return " ".join([settings.name, *(f"{key}={value}" for key, value in sorted(settings.options.items()))])
@@ -147,4 +167,6 @@ def together(subjects: Sequence[Subject]) -> Iterator[tuple[Ingredients, list[Su
         shared = experiment.model_dump(include={"data", "model", "seed"}) | {"test": experiment.evaluate.examples}
         parts[json.dumps(shared)].append(subject)
     for part in parts.values():
-        yield prepare(part[0].experiment), part
+        with part[0].reading():
+            ingredients = prepare(part[0].experiment)
+        yield ingredients, part

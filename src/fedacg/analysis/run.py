@@ -39,6 +39,8 @@ class Options:
     """Rounds that the moving average of the accuracy spans."""
     workers: int = 0
     """0 starts one for every core."""
+    trust: bool = False
+    """Whether code that the runs name, such as a data set's function, may be imported."""
 
     def __post_init__(self) -> None:
         for name in self.what:
@@ -77,7 +79,7 @@ class Analysis:
 
 def analyse(folders: Sequence[Path], out: Path, options: Options, watcher: Watcher) -> Analysis:
     """Look at the runs in and below `folders`, and write pictures, numbers and a page into `out`."""
-    subjects = load.read(folders)
+    subjects = load.read(folders, trust=options.trust)
     round = _check(subjects, options)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -117,6 +119,7 @@ def _check(subjects: Sequence[load.Subject], options: Options) -> int:
     if not {"surface", "cka"} & set(options.what):
         return 0
     load.check_alike(subjects)
+    load.check_code(subjects)
     round = load.chosen_round(subjects, options.round)
     load.check_cohorts(subjects, round, surfaces.CORNERS if "surface" in options.what else 2, options.clients)
     return round

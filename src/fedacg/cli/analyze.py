@@ -53,6 +53,9 @@ def analyze(
     ] = False,
     window: Annotated[float, typer.Option(help="Rounds that the moving average of the accuracy spans.")] = 10,
     workers: Annotated[int, typer.Option(help="Worker processes; 0 starts one for every core.")] = 0,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Import code that the runs name, such as a data set's function.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the page's path.")] = False,
 ) -> None:
     """Show why methods differ: loss surface, weight divergence, CKA, stability, drift.
@@ -75,6 +78,7 @@ def analyze(
         exact=exact,
         window=window,
         workers=workers,
+        trust=trust,
     )
     console = Console()
     try:

@@ -140,7 +140,9 @@ def compare(
 
 def folder_name(experiment: "Experiment") -> str:
     """What tells a run's folder apart from others of its experiment."""
-    return f"{experiment.method.name}-s{experiment.seed}"
+    from fedacg.config.methods import method_label
+
+    return f"{method_label(experiment.method.name)}-s{experiment.seed}"
 
 
 def _experiments(tree: Tree, methods: str, seeds: str | None) -> "dict[str, Experiment]":
@@ -155,7 +157,7 @@ def _experiments(tree: Tree, methods: str, seeds: str | None) -> "dict[str, Expe
     for seed in numbers:
         for name in names:
             experiment = Experiment.parse({**with_method(tree, name), "seed": seed})
-            suffix = name.partition(":")[2].replace(":", "-")
+            suffix = "-".join(part for part in name.split(":") if "=" in part)
             label = folder_name(experiment) + (f"-{suffix}" if suffix else "")
             if label in experiments:
                 raise InputError(f"--methods {methods!r}: {name} with seed {seed} stands there twice")

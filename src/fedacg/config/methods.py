@@ -7,8 +7,9 @@ in methods/: an entry here leads to its function as `package.module:function`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
+from fedacg.core.plugins import announced, is_plugin, load
 from fedacg.errors import InputError, unknown
 
 
@@ -222,6 +223,7 @@ _MODIFIERS = (
 )
 METHODS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
 MODIFIERS: dict[str, Modifier] = {modifier.name: modifier for modifier in _MODIFIERS}
+_KNOWN = METHODS.keys() | MODIFIERS.keys()
 
 
 @dataclass(frozen=True)
@@ -254,16 +256,54 @@ class Composition:
 
 
 def parse(name: str) -> Composition:
-    """Take a method's name apart, or say what is wrong with it."""
-    base, *parts = name.lower().split("+")
-    if base not in METHODS:
-        raise unknown("method", base, METHODS)
+    """Take a method's name apart, or say what is wrong with it.
+
+    The base and each part is a name of the catalogue, one that a package announces, or module:attribute.
+    """
+    base, *parts = (part if is_plugin(part) else part.lower() for part in name.split("+"))
+    entry = _find("methods", base, METHODS, Entry)
     for part in parts:
-        if part not in MODIFIERS:
-            raise unknown("part", f"+{part}", [f"+{known}" for known in MODIFIERS])
         if parts.count(part) > 1:
             raise InputError(f"method {name!r}: +{part} is given more than once")
-    return Composition(name.lower(), METHODS[base], tuple(MODIFIERS[part] for part in parts))
+    modifiers = tuple(_find("parts", part, MODIFIERS, Modifier) for part in parts)
+    return Composition("+".join((base, *parts)), entry, modifiers)
+
+
+_Kind = TypeVar("_Kind", Entry, Modifier)
+
+
+def _find(kind: str, name: str, catalogue: Mapping[str, _Kind], wanted: type[_Kind]) -> _Kind:
+    """A method or part by its name, wherever it comes from."""
+    if name in catalogue:
+        return catalogue[name]
+    reference = name if is_plugin(name) else announced(kind).get(name)
+    if reference is None:
+        prefix = "+" if kind == "parts" else ""
+        known = [f"{prefix}{each}" for each in (*catalogue, *announced(kind))]
+        raise unknown(kind.removesuffix("s"), f"{prefix}{name}", known)
+    found = load("method.name", reference)
+    if not isinstance(found, wanted):
+        raise InputError(
+            f"method.name: {reference} is a {type(found).__name__}; must be a fedacg.methods.{wanted.__name__}"
+        )
+    return found
+
+
+def method_label(name: str) -> str:
+    """A method's name without the modules that it comes from, as for the name of a folder."""
+    return "+".join(part.rpartition(":")[2] for part in name.split("+"))
+
+
+def is_known(name: str) -> bool:
+    """Whether a name is made of names of the catalogue alone."""
+    return all(part in _KNOWN for part in name.lower().split("+"))
+
+
+def names_code(name: str) -> bool:
+    """Whether the base or a part of a method's name is code of a user's own."""
+    return any(
+        is_plugin(part) or part in announced("methods") or part in announced("parts") for part in name.split("+")
+    )
 
 
 def complete(name: str, options: Mapping[str, float]) -> dict[str, float]:

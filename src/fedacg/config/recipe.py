@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fedacg.config.methods import is_known
 from fedacg.errors import InputError, unknown
 
 Tree = dict[str, Any]
@@ -100,11 +101,18 @@ def _drop_options(section: str, table: Tree) -> None:
 
 
 def with_method(tree: Tree, text: str) -> Tree:
-    """The tree with another method: `fedavg`, or `fedacg:lam=0.9:beta=0.1` with options of its own."""
-    name, *options = text.split(":")
-    for option in options:
-        if "=" not in option:
-            raise InputError(f"method {text!r}: {option!r} must look like lam=0.9")
+    """The tree with another method: `fedavg`, or `fedacg:lam=0.9:beta=0.1` with options of its own.
+
+    In `my_package:mine:lam=0.9`, where the method is code of one's own, the options begin with the first `=`.
+    """
+    parts = text.split(":")
+    first = next((place for place, part in enumerate(parts) if "=" in part), len(parts))
+    name, options = ":".join(parts[:first]), parts[first:]
+    wrong = [option for option in options if "=" not in option]
+    if is_known(parts[0]):
+        wrong = [*parts[1:first], *wrong]
+    if wrong:
+        raise InputError(f"method {text!r}: {wrong[0]!r} must look like lam=0.9")
     return override({**tree, "method": {"name": name}}, [f"method.{option}" for option in options])
 
 

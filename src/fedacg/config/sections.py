@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from fedacg.config import methods
 from fedacg.config.names import DATA_SETS, GIVEN, MODELS, SPLITS
+from fedacg.core.plugins import announced, is_plugin, may_import
 from fedacg.errors import InputError, unknown
 
 
@@ -30,6 +31,15 @@ class Section(BaseModel):
         """NumPy's numbers, as loops over `np.arange` give them, are numbers."""
         numpy = sys.modules.get("numpy")  # whoever has such a number has imported NumPy; nobody else need wait
         return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
+
+
+def _named(kind: str, group: str, name: str, known: tuple[str, ...]) -> str:
+    """A name of ours, one that an installed package announces, or module:function for one of the user's own."""
+    if name in known or is_plugin(name):
+        return name
+    if name in announced(group):
+        return announced(group)[name]
+    raise InputError(f"{unknown(kind, name, (*known, *announced(group)))}, or module:function for one of your own")
 
 
 class DataSettings(Section):
@@ -56,9 +66,7 @@ class DataSettings(Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in (*DATA_SETS, GIVEN) and ":" not in name:
-            raise InputError(f"{unknown('data set', name, DATA_SETS)}, or module:function for one of your own")
-        return name
+        return name if name == GIVEN else _named("data set", "data", name, DATA_SETS)
 
     @field_validator("split")
     @classmethod
@@ -86,9 +94,7 @@ class ModelSettings(Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in MODELS and ":" not in name:
-            raise unknown("model", name, MODELS)
-        return name
+        return _named("model", "models", name, MODELS)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -112,6 +118,8 @@ class MethodSettings(Section):
             return tree
         options = {key: value for key, value in tree.items() if key != "name"}
         name = str(tree.get("name", "fedacg"))
+        if methods.names_code(name) and not may_import():
+            return tree  # read from a run folder, where it was completed when it was written
         return {"name": methods.parse(name).name, **methods.complete(name, options)}
 
     @property
@@ -126,10 +134,15 @@ class CohortSettings(Section):
     """Part of the clients that is asked in a round, unless `size` is set."""
     size: int = Field(0, ge=0)
     """A number of clients a round; 0 goes by fraction."""
-    draw: Literal["exact", "coin"] = "exact"
-    """`exact` asks that many; `coin` flips one for every client, so that many are asked on average."""
+    draw: str = "exact"
+    """`exact` asks that many, `coin` flips one for every client, module:function is a sampler of one's own."""
     weights: Literal["examples", "uniform"] = "examples"
     """ω_i in proportion to the client's number of examples, or all the same."""
+
+    @field_validator("draw")
+    @classmethod
+    def _known_draw(cls, name: str) -> str:
+        return _named("draw", "samplers", name, ("exact", "coin"))
 
     def check(self, clients: int) -> None:
         """Refuse a cohort that `clients` clients cannot make up."""
@@ -175,13 +188,6 @@ class FailureSettings(Section):
     """That part; at least one step is done."""
 
 
-def _named(kind: str, name: str, known: tuple[str, ...]) -> str:
-    """A name of ours, or module:function for one of the user's own."""
-    if name not in known and ":" not in name:
-        raise InputError(f"{unknown(kind, name, known)}, or module:function for one of your own")
-    return name
-
-
 class LocalSettings(Section):
     """How a client trains: plain SGD by default."""
 
@@ -225,12 +231,12 @@ class LocalSettings(Section):
     @field_validator("schedule")
     @classmethod
     def _known_schedule(cls, name: str) -> str:
-        return _named("schedule", name, ("exponential", "constant", "cosine", "step"))
+        return _named("schedule", "schedules", name, ("exponential", "constant", "cosine", "step"))
 
     @field_validator("within")
     @classmethod
     def _known_within(cls, name: str) -> str:
-        return _named("schedule within a round", name, ("constant", "linear", "cosine"))
+        return _named("schedule within a round", "schedules", name, ("constant", "linear", "cosine"))
 
     @model_validator(mode="after")
     def _everything_has_an_effect(self) -> Self:

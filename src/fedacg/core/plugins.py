@@ -1,24 +1,88 @@
-"""What is named `package.module:attribute`, found and imported when it is needed."""
+"""Users' own code by name: the one place where a name such as `my_data:wine` becomes an import.
+
+A name is `module:attribute`, or one that an installed package announces as an entry point of the group
+`fedacg.methods`, `fedacg.parts`, `fedacg.models`, `fedacg.data`, `fedacg.samplers` or `fedacg.schedules`.
+
+An experiment may name code, and a run folder holds an experiment that somebody else may have written. Whoever only
+reads a run folder does so inside `reading`, and there nothing is imported unless the user said so.
+"""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fedacg.errors import InputError
 
+_OURS = "fedacg."
+"""The catalogue names its own functions too, and those may always be imported."""
 
-def resolve(reference: str, key: str) -> Any:
-    """What `package.module:attribute` leads to; `key` is the setting that it was given for, which errors name.
+
+@dataclass(frozen=True)
+class _Reader:
+    """Who reads which run folder."""
+
+    folder: Path
+    allow: str
+
+
+_reader: ContextVar[_Reader | None] = ContextVar("reader", default=None)
+
+
+def is_plugin(name: str) -> bool:
+    """Whether a name is that of a user's own code, `module:attribute`."""
+    return ":" in name
+
+
+@cache
+def announced(kind: str) -> dict[str, str]:
+    """What installed packages announce of a kind, such as `methods`: `module:attribute` by name."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=f"fedacg.{kind}")}
+
+
+@contextmanager
+def reading(folder: Path, *, trust: bool, allow: str) -> Iterator[None]:
+    """Read a run folder: without `trust`, nothing that it names is imported; `allow` says how to permit it."""
+    token = _reader.set(_reader.get() if trust else _Reader(folder, allow))
+    try:
+        yield
+    finally:
+        _reader.reset(token)
+
+
+def may_import() -> bool:
+    """Whether users' code may be imported: not while a run folder is read that is not trusted."""
+    return _reader.get() is None
+
+
+def check(key: str, name: str) -> None:
+    """Refuse a name that may not be imported here."""
+    reader = _reader.get()
+    if reader is not None and is_plugin(name) and not name.startswith(_OURS):
+        module, attribute = _parts(key, name)
+        raise InputError(
+            f"{reader.folder}: {key} = {name!r}: this is code, {attribute} of the module {module}, and reading a "
+            f"run folder runs none; nothing was imported. If you trust whoever wrote the folder, {reader.allow}"
+        )
+
+
+def load(key: str, name: str) -> Any:
+    """The object that `module:attribute` names, for the setting `key`.
 
     The module is looked for in the current folder first. What goes wrong inside it shows its traceback.
     """
-    module_name, _, attribute = reference.partition(":")
-    if not (attribute.isidentifier() and all(part.isidentifier() for part in module_name.split("."))):
-        raise InputError(f"{key} = {reference}: must look like module:function, such as my_package:mine")
+    check(key, name)
+    module_name, attribute = _parts(key, name)
     here = str(Path.cwd())
     # A user's module may be a file beside the experiment; a file there called fedacg is nobody's.
-    if not module_name.startswith("fedacg.") and sys.path[0] not in ("", here):
+    if not name.startswith(_OURS) and sys.path[0] not in ("", here):
         sys.path.insert(0, here)
     try:
         module = import_module(module_name)
@@ -26,9 +90,24 @@ def resolve(reference: str, key: str) -> Any:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not
         raise InputError(
-            f"{key} = {reference}: there is no module {error.name} in {here}, and none installed"
+            f"{key} = {name}: there is no module {error.name} in {here}, and none installed"
         ) from None
     try:
         return getattr(module, attribute)
     except AttributeError:
-        raise InputError(f"{key} = {reference}: the module {module_name} has no {attribute}") from None
+        raise InputError(f"{key} = {name}: the module {module_name} has no {attribute}") from None
+
+
+def load_function(key: str, name: str) -> Any:
+    """The same where it must be something to call."""
+    found = load(key, name)
+    if not callable(found):
+        raise InputError(f"{key} = {name}: names a value of type {type(found).__name__}; must name a function")
+    return found
+
+
+def _parts(key: str, name: str) -> tuple[str, str]:
+    module, _, attribute = name.partition(":")
+    if not (attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise InputError(f"{key} = {name}: must look like module:function, such as my_package:mine")
+    return module, attribute

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedacg.core.plugins import resolve
+from fedacg.core import plugins
 from fedacg.data.examples import (
     Dataset,
     Examples,
@@ -121,15 +121,8 @@ def dataset(
 
 
 def from_function(name: str) -> Dataset:
-    """The data set that a user's function, named as in `my_data:wine`, returns when it is called.
-
-    The module is looked for in the current folder first. What goes wrong inside it shows its traceback.
-    """
-    function = resolve(name, "data.name")
-    if not callable(function):
-        raise InputError(
-            f"data.name = {name}: names a value of type {type(function).__name__}; must name a function"
-        )
+    """The data set that a user's function, named as in `my_data:wine`, returns when it is called."""
+    function = plugins.load_function("data.name", name)
     try:
         made = function()
     except InputError as error:  # from one of the checks above, which do not know the name

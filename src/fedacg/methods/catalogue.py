@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedacg.config.methods import complete, parse
-from fedacg.core.plugins import resolve
+from fedacg.core.plugins import load
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
 
@@ -26,4 +26,4 @@ def build(name: str, options: Mapping[str, float] | None = None) -> Method:
 
 
 def _function(function: str | Callable[..., Any]) -> Callable[..., Method]:
-    return resolve(function, "method.name") if isinstance(function, str) else function
+    return load("method.name", function) if isinstance(function, str) else function

@@ -17,7 +17,10 @@ from fedacg.core.round import Round
 from fedacg.errors import InputError
 
 State = Mapping[str, Tensor]
-"""The server's vectors by name: `theta` (θ) and what a rule adds, such as `m`."""
+"""The server's vectors by name: `theta` (θ) and what a rule adds, such as `m`.
+
+The model that is evaluated and released is θ, or `model` where a rule keeps such a vector: an average of iterates.
+"""
 
 Term = tuple[Tensor, float]
 """A reply's share of a sum: what is added, and its factor."""
@@ -73,6 +76,11 @@ class Totals:
         return self._sums[name]
 
 
+def released(state: State) -> Tensor:
+    """The parameters that are evaluated and released."""
+    return state["model"] if "model" in state else state["theta"]
+
+
 class ServerRule(ABC):
     """How the server moves; the base broadcasts θ itself, sums up Δ and keeps nothing else."""
 
@@ -100,10 +108,6 @@ class ServerRule(ABC):
     @abstractmethod
     def step(self, state: State, totals: Totals, round: Round) -> State:
         """The state after the round that these sums are of. The old state is left as it was."""
-
-    def model(self, state: State) -> Tensor:
-        """The parameters that are evaluated and released: θ, unless a rule averages its iterates."""
-        return state["theta"]
 
     def momentum(self, state: State) -> Tensor | None:
         """m, of rules that have one; its norm is recorded every round."""
@@ -149,9 +153,6 @@ class Around(ServerRule):
 
     def step(self, state: State, totals: Totals, round: Round) -> State:
         return self.inner.step(state, totals, round)
-
-    def model(self, state: State) -> Tensor:
-        return self.inner.model(state)
 
     def momentum(self, state: State) -> Tensor | None:
         return self.inner.momentum(state)

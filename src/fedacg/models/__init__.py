@@ -1,13 +1,16 @@
 """The catalogue of networks: `build(name, classes=…, shape=…)` checks what is asked for and builds it.
 
 Networks are built from torch's global generator, which the caller seeds; nothing is seeded here.
-A network of one's own needs no entry: any nn.Module trains, a StagedModel with every method.
+A network of one's own is named `module:function`: any nn.Module trains, a StagedModel with every method.
 """
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import nn
+
+from fedacg.core.plugins import is_plugin, load_function
 from fedacg.errors import InputError, unknown
 from fedacg.models.convolutional import (
     CELEBA_SMALLEST,
@@ -51,11 +54,17 @@ _NETWORKS = {
 NAMES = tuple(_NETWORKS)
 
 
-def build(name: str, *, classes: int, shape: tuple[int, ...] = (3, 32, 32), **options: object) -> StagedModel:
+def build(name: str, *, classes: int, shape: tuple[int, ...] = (3, 32, 32), **options: object) -> nn.Module:
     """The network called `name` for examples of `shape`.
 
-    That is (channels, height, width) where it takes images, (length,) where it takes sequences.
+    That is (channels, height, width) where it takes images, (length,) where it takes sequences. A network of a
+    user's own is named `module:function`, and the function is called with shape, classes and the options.
     """
+    if is_plugin(name):
+        module = load_function("model.name", name)(shape, classes, **options)
+        if not isinstance(module, nn.Module):
+            raise InputError(f"model.name = {name}: made a {type(module).__name__}; must make a torch.nn.Module")
+        return module
     if name not in _NETWORKS:
         raise unknown("model", name, NAMES)
     network = _NETWORKS[name]

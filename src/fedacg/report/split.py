@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from fedacg.config.experiment import show
 from fedacg.config.sections import DataSettings
+from fedacg.core import plugins
 from fedacg.core.randomness import numpy_generator
 from fedacg.data import catalogue
 from fedacg.errors import InputError
@@ -81,5 +82,6 @@ def _split_of(run: Run) -> Split:
         settings = DataSettings.model_validate(run.experiment["data"])
     except ValidationError:
         raise InputError(f"{run.folder}: its [data] is of another version, so its split is not shown") from None
-    split = look(settings, run.seed)
+    with plugins.reading(run.folder, trust=False, allow="fedacg data show draws its split"):
+        split = look(settings, run.seed)
     return Split(f"{split.title}, seed {run.seed}", split.held, split.figures)

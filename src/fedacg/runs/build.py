@@ -76,7 +76,8 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
         module = models.build(settings.name, classes=federated.classes, shape=federated.shape, **settings.options)
-    channels_last = module.channels_last if settings.layout == "auto" else settings.layout == "channels-last"
+    wish = bool(getattr(module, "channels_last", False))
+    channels_last = wish if settings.layout == "auto" else settings.layout == "channels-last"
     return Ingredients(module, channels_last, federated, method)
 
 

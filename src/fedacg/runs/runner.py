@@ -17,15 +17,15 @@ from torch import Tensor, nn
 
 from fedacg import engines
 from fedacg.config.experiment import Experiment
-from fedacg.config.names import GIVEN
-from fedacg.config.recipe import read_toml
 from fedacg.core.vector import FlatModel, clone, sha256
 from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
-from fedacg.runs.build import Ingredients, plan, prepare
+from fedacg.methods.rules import released
+from fedacg.runs.build import Ingredients, plan
 from fedacg.runs.client_states import ClientStates
-from fedacg.runs.folder import RunFolder, load_moment
+from fedacg.runs.folder import RunFolder
 from fedacg.runs.history import History, Reached
+from fedacg.runs.model_file import ModelFile
 from fedacg.runs.recording import Recorder
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, ServerState
@@ -97,6 +97,8 @@ def play(
             moment, history = store.resume(experiment)
         elif store:
             store.begin(experiment, overwrite=overwrite)
+        if store:
+            ModelFile.of(experiment, ingredients).write(store.path)
         with one_thread(), torch.random.fork_rng(devices=[]), TemporaryDirectory(prefix="fedacg-") as scratch:
             memory = ClientStates((store.path if store else Path(scratch)) / "clients")
             recorder = Recorder(store.path, experiment.analysis) if store else None
@@ -110,7 +112,7 @@ def play(
                 _check_states(planned.job, history, memory)
                 if presence is None:
                     _check_cohorts(history, federation.sampling)
-                federation.resume(moment)
+                federation.resume(moment, history)
             return _play(experiment, ingredients, federation, memory, store, history, observers)
     finally:
         if own_engine:
@@ -213,20 +215,10 @@ def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[
     }
 
 
-def load_model(folder: Path | str) -> nn.Module:
-    """The network of a run folder's last checkpoint, for a model of the catalogue."""
-    folder = Path(folder)
-    experiment = Experiment.parse(read_toml(folder / "experiment.toml"))
-    if experiment.model.name.startswith(GIVEN):
-        raise InputError(f"{folder}: its model was given from Python; use load_moment and your own module")
-    ingredients = prepare(experiment)
-    return _flat(ingredients, load_moment(folder)).release()
-
-
 def _flat(ingredients: Ingredients, moment: ServerState) -> FlatModel:
     """The model with the server's vectors in it."""
     flat = FlatModel(clone(ingredients.module), channels_last=ingredients.channels_last)
-    flat.load(ingredients.method.rule.model(moment.vectors), moment.vectors["buffers"])
+    flat.load(released(moment.vectors), moment.vectors["buffers"])
     return flat
 
 
@@ -241,7 +233,7 @@ def _check_states(job: Job, history: History, memory: ClientStates) -> None:
 def _check_cohorts(history: History, sampling: Sampling) -> None:
     """Refuse to go on with other cohorts than those the run began with."""
     for metrics in history:
-        asked = sampling.attendance(metrics.round).asked
+        asked = sampling.attendance(metrics.round, history[: metrics.round - 1]).asked
         if asked != metrics.cohort:
             raise InputError(
                 f"cohorts: round {metrics.round} asked clients {list(metrics.cohort)}, "

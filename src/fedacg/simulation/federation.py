@@ -3,7 +3,7 @@
 Knows neither processes nor the run folder: an engine trains, and whoever iterates over the rounds saves them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
@@ -15,7 +15,7 @@ from fedacg.core.messages import Message, message_bytes
 from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import RunError
-from fedacg.methods.rules import State, Totals
+from fedacg.methods.rules import State, Totals, released
 from fedacg.simulation.drift import Drift
 from fedacg.simulation.engine import Answers, Engine, Evaluation, Job, Task, Training
 from fedacg.simulation.metrics import RoundMetrics
@@ -64,21 +64,24 @@ class Federation:
         self._probes = (self._drift, *probes)
         flat = FlatModel(clone(job.module), channels_last=job.channels_last)
         self.server = ServerState(0, {**job.method.rule.init(flat.w), "buffers": flat.read_buffers()})
+        self._history: list[RoundMetrics] = []
 
-    def resume(self, server: ServerState) -> None:
-        """Go on from where an earlier federation stood."""
-        self.server = server
+    def resume(self, server: ServerState, history: Iterable[RoundMetrics]) -> None:
+        """Go on from where an earlier federation stood, after the rounds it has played."""
+        self.server, self._history = server, list(history)
 
     def run(self) -> Iterator[RoundMetrics]:
         """Play the rounds that are left, one at a time."""
         self.engine.setup(self.job)
         for number in range(self.server.round + 1, self.rounds + 1):
-            yield self._play(self._context(number))
+            metrics = self._play(self._context(number))
+            self._history.append(metrics)
+            yield metrics
 
     def _play(self, round: Round) -> RoundMetrics:
         """One round: who takes part, what they are sent, what they answer, and where that takes the server."""
         rule, state, start = self.job.method.rule, self.server.vectors, perf_counter()
-        attendance = self.sampling.attendance(round.number)
+        attendance = self.sampling.attendance(round.number, self._history)
         tasks = self._tasks(round, attendance)
 
         state, broadcast, asked_first = self._broadcast(state, round, tasks)
@@ -160,7 +163,7 @@ class Federation:
         """How the server's model does, in rounds that are evaluated."""
         if round.number % self._evaluate.every and round.number != self.rounds:
             return None
-        model = {"theta": self.job.method.rule.model(state), "buffers": state["buffers"]}
+        model = {"theta": released(state), "buffers": state["buffers"]}
         test = self.engine.evaluate(model)
         return test if test.examples else None
 

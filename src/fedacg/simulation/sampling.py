@@ -4,15 +4,21 @@ All of it follows from (seed, round, client), so it needs no state and resumes e
 only a population that changes costs a pass over it, once a stage.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedacg.config.sections import CohortSettings, FailureSettings, PopulationSettings
+from fedacg.core.plugins import is_plugin, load_function
 from fedacg.core.randomness import numpy_generator
+from fedacg.errors import InputError
+from fedacg.simulation.metrics import RoundMetrics
+
+_KEY = "cohort.draw"
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,27 @@ class Attendance:
     """Those of the asked whose update arrives."""
     stragglers: tuple[int, ...]
     """Those of the answered who do only part of their steps."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a sampler of one's own may know when it chooses the clients of a round."""
+
+    round: int
+    """Counted from 1."""
+    clients: int
+    """N; clients are numbered from 0."""
+    present: NDArray[np.int64] | None
+    """Who is there, in ascending order; None is everybody."""
+    count: int
+    """M, how many are meant to be asked."""
+    random: np.random.Generator
+    """The round's own stream: use no other randomness, and the run resumes exactly."""
+    history: Sequence[RoundMetrics]
+    """The rounds so far."""
+
+
+Sampler = Callable[[Draw], Sequence[int]]
 
 
 class Presence(Protocol):
@@ -96,6 +123,7 @@ class Sampling:
         self._cohort, self._failures, self._cohorts = cohort, failures or FailureSettings(), cohorts
         self._clients, self._seed = clients, seed
         self._presence: Presence = presence or Population(population, clients, seed)
+        self._sampler: Sampler | None = load_function(_KEY, cohort.draw) if is_plugin(cohort.draw) else None
 
     @property
     def size(self) -> int:
@@ -104,9 +132,9 @@ class Sampling:
             return max(map(len, self._cohorts))
         return self._cohort.count(self._presence.size)
 
-    def attendance(self, round: int) -> Attendance:
-        """Who is asked in a round, who answers, and who straggles."""
-        asked = self._sample(round) if self._cohorts is None else list(self._cohorts[round - 1])
+    def attendance(self, round: int, history: Sequence[RoundMetrics] = ()) -> Attendance:
+        """Who is asked in a round, who answers, and who straggles; a sampler may look at the rounds before it."""
+        asked = self._sample(round, history) if self._cohorts is None else list(self._cohorts[round - 1])
         fates = [self._fate(round, client) for client in asked]
         answered = [client for client, (drops, _) in zip(asked, fates, strict=True) if not drops]
         stragglers = [c for c, (drops, straggles) in zip(asked, fates, strict=True) if straggles and not drops]
@@ -123,7 +151,7 @@ class Sampling:
         total = sum(examples)
         return [n / total for n in examples]
 
-    def _sample(self, round: int) -> list[int]:
+    def _sample(self, round: int, history: Sequence[RoundMetrics]) -> list[int]:
         """S, without replacement, in ascending order; costs M, not N."""
         present = self._presence.present(round)
         there = self._clients if present is None else len(present)
@@ -131,11 +159,29 @@ class Sampling:
             return []
         rng = numpy_generator(self._seed, "cohort", round)
         count = self._cohort.count(there)
+        if self._sampler is not None:
+            return self._chosen(self._sampler, Draw(round, self._clients, present, count, rng, history))
         if self._cohort.draw == "coin":
             # As many heads as so many coins show, and then who they were: the same as a coin for everyone.
             count = int(rng.binomial(there, self._cohort.fraction if not self._cohort.size else count / there))
         drawn = rng.choice(there, size=count, replace=False)
         return sorted((drawn if present is None else present[drawn]).tolist())
+
+    def _chosen(self, sampler: Sampler, draw: Draw) -> list[int]:
+        """What a sampler of the user's own says, checked."""
+        try:
+            chosen = sorted(index(client) for client in sampler(draw))
+        except TypeError as error:
+            raise InputError(
+                f"{_KEY} = {self._cohort.draw}: must return the numbers of clients: {error}"
+            ) from None
+        there = range(self._clients) if draw.present is None else set(draw.present.tolist())
+        for client in chosen:
+            if client not in there:
+                raise InputError(f"{_KEY} = {self._cohort.draw}: chose client {client}, who is not there")
+        if len(set(chosen)) < len(chosen):
+            raise InputError(f"{_KEY} = {self._cohort.draw}: chose a client twice")
+        return chosen
 
     def _fate(self, round: int, client: int) -> tuple[bool, bool]:
         """Whether a client's update is lost, and whether it straggles."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from fedacg.config.sections import LocalSettings
-from fedacg.core.plugins import resolve
+from fedacg.core.plugins import load_function
 from fedacg.errors import InputError
 
 Factor = Callable[[int, int], float]
@@ -67,9 +67,7 @@ _WITHIN: dict[str, Factor] = {"linear": _linear, "cosine": _cosine}
 
 
 def _own(key: str, name: str) -> Factor:
-    factor: Factor = resolve(name, key)
-    if not callable(factor):
-        raise InputError(f"{key} = {name}: must be a function of two whole numbers, is {factor!r}")
+    factor: Factor = load_function(key, name)
     return factor
 
 

@@ -1,0 +1,150 @@
+"""`model.json` of a run folder: what it takes to build the run's network again without its data; and `load_model`.
+
+It is a file of its own, since the number of classes and the shape of an input follow from the data, and
+experiment.toml is the user's description, to which nothing is added.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from pydantic import Field, ValidationError
+from torch import Tensor, nn
+
+from fedacg import models
+from fedacg.config.experiment import Experiment
+from fedacg.config.names import GIVEN
+from fedacg.config.recipe import read_toml
+from fedacg.config.sections import Section
+from fedacg.core import plugins
+from fedacg.core.vector import FlatModel, sha256, trainable
+from fedacg.errors import DataMissing, InputError
+from fedacg.models.size import parameters
+from fedacg.runs.build import Ingredients, prepare
+from fedacg.runs.folder import load_moment, write_whole
+from fedacg.simulation.federation import ServerState
+
+FILE = "model.json"
+_TYPES = {str(kind).removeprefix("torch."): kind for kind in (torch.float32, torch.float64)}
+"""The types that a network of the catalogue can be trained in."""
+
+
+class ModelFile(Section):
+    """What model.json holds."""
+
+    name: str
+    options: dict[str, Any]
+    classes: int = Field(ge=0)
+    shape: tuple[int, ...] = Field(strict=False)
+    dtype: str
+    channels_last: bool
+
+    @classmethod
+    def of(cls, experiment: Experiment, ingredients: Ingredients) -> Self:
+        data, module = ingredients.data, ingredients.module
+        return cls(
+            name=experiment.model.name,
+            options=experiment.model.options,
+            classes=data.classes,
+            shape=data.shape,
+            dtype=str(trainable(module)[0].dtype).removeprefix("torch."),
+            channels_last=ingredients.channels_last,
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """That of a run folder; None where the run was begun by a version that wrote none."""
+        path = folder / FILE
+        if not path.exists():
+            return None
+        try:
+            return cls.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, RecursionError) as error:
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            raise InputError(f"{path}: does not describe a network: {reason}") from None
+
+    def write(self, folder: Path) -> None:
+        write_whole(folder / FILE, (self.model_dump_json(indent=2) + "\n").encode())
+
+    def build(self, folder: Path, size: int) -> nn.Module:
+        """The network, with parameters that are to be overwritten by a vector of this size."""
+        _check_by_name(folder, self.name)
+        if self.dtype not in _TYPES:
+            raise InputError(f"{folder / FILE}: dtype = {self.dtype!r}: must be {' or '.join(_TYPES)}")
+        for option in {"name", "classes", "shape"} & self.options.keys():
+            raise InputError(f"{folder / FILE}: options: {option} is no option of a network")
+        named: dict[str, Any] = {"classes": self.classes, "shape": self.shape, **self.options}
+        plugins.check("model.name", self.name)
+        if not plugins.is_plugin(self.name):
+            # Counted first: a file that says otherwise must not make this process take memory without end.
+            _check_size(folder, parameters(self.name, **named), size)
+        with torch.random.fork_rng(devices=[]):
+            module = models.build(self.name, **named).to(_TYPES[self.dtype])
+        _check_size(folder, sum(p.numel() for p in trainable(module)), size)
+        return module
+
+
+def load_model(folder: Path | str, *, trust: bool = False) -> nn.Module:
+    """The network of a run folder's last checkpoint, for a model of the catalogue; it needs no data.
+
+    A network that the run names as code of somebody's own, `module:function`, is imported only with `trust`. Where
+    the run has ended, the vector must be the one that its summary has the fingerprint of.
+    """
+    folder = Path(folder)
+    with plugins.reading(folder, trust=trust, allow="call load_model(..., trust=True)"):
+        moment = load_moment(folder)
+        theta = _server_vector(folder, moment, "model" if "model" in moment.vectors else "theta")
+        described = ModelFile.read(folder) or _of_its_data(folder)
+        module = described.build(folder, theta.numel())
+    flat = FlatModel(module, channels_last=described.channels_last)
+    if flat.read_buffers().numel() != _server_vector(folder, moment, "buffers").numel():
+        raise InputError(f"{folder}: the checkpoint has other buffers than the network that {FILE} describes")
+    flat.load(theta, moment.vectors["buffers"])
+    _check_vector(folder, moment, flat)
+    return flat.release()
+
+
+def _server_vector(folder: Path, moment: ServerState, name: str) -> Tensor:
+    vector = moment.vectors.get(name)
+    if vector is None or vector.ndim != 1:
+        raise InputError(f"{folder}: the checkpoint has no vector {name}")
+    return vector
+
+
+def _of_its_data(folder: Path) -> ModelFile:
+    """What model.json would say of a run that was begun before there was one, which only its data know."""
+    experiment = Experiment.parse(read_toml(folder / "experiment.toml"))
+    _check_by_name(folder, experiment.model.name)
+    try:
+        return ModelFile.of(experiment, prepare(experiment))
+    except DataMissing as error:
+        raise DataMissing(
+            f"{folder}: has no {FILE}, as its run was begun by an older version, so its data are needed: {error}"
+        ) from None
+
+
+def _check_vector(folder: Path, moment: ServerState, flat: FlatModel) -> None:
+    """Refuse a checkpoint that is not the one a finished run ended with."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        ended, expected = summary.get("rounds"), summary.get("vector_sha256")
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, AttributeError, RecursionError):
+        raise InputError(f"{folder / 'summary.json'}: cannot be read, so the model cannot be checked") from None
+    if ended == moment.round and expected != sha256(flat.canonical()):
+        raise InputError(
+            f"{folder}: the checkpoint is not what the run ended with: its vector does not have the sha256 "
+            f"{str(expected)[:16]}… of summary.json, so one of the two is damaged"
+        )
+
+
+def _check_by_name(folder: Path, name: str) -> None:
+    if name.partition(":")[0] == GIVEN:
+        raise InputError(f"{folder}: its model was given from Python; use load_moment and your own module")
+
+
+def _check_size(folder: Path, found: int, size: int) -> None:
+    if found != size:
+        raise InputError(f"{folder}: {FILE} describes a network of {found} parameters, the checkpoint has {size}")
