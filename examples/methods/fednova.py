@@ -21,10 +21,12 @@ from fedacg.methods.visit import Assignment, Departure
 class Reach(Part):
     """Sends ‖a_i‖₁ beside the update."""
 
+    fuses = True
+
     def begin(self, assignment: Assignment) -> None:
         steps, rho = assignment.steps, assignment.local.momentum
         reach = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
-        self._reach = torch.tensor([reach], dtype=assignment.phi.dtype)
+        self._reach = torch.as_tensor(reach, dtype=assignment.phi.dtype)
 
     def end(self, delta: Tensor, departure: Departure) -> None:
         departure.attach("reach", self._reach)

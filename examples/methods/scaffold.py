@@ -1,27 +1,21 @@
 """SCAFFOLD (Karimireddy et al., ICML 2020): control variates at the server and at every client.
 
-client   w ← w − η(g(w) + c − c_i)
+client   w ← w − η(g(w) + c − c_i);  keeps c_i⁺, sends Δ_i and c_i⁺ − c_i, where
          option II  c_i⁺ = c_i − c − Δ_i/(K_i η)        option I  c_i⁺ = ∇f_i(θ), over all its examples
-         keeps c_i⁺; sends Δ_i and c_i⁺ − c_i
 server   θ ← θ + η_g mean_S Δ_i;  c ← c + (1/N) Σ_S (c_i⁺ − c_i);  all start at zero
 
 fedacg run quickstart --method scaffold:scaffold
 fedacg run quickstart --method scaffold:scaffold+acg:option=1
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from fedacg.core.messages import Message
-from fedacg.core.round import Round
 from fedacg.core.vector import add_scaled
 from fedacg.methods import Entry, Method, Option, positive
 from fedacg.methods.parts import Correction, Empirical
-from fedacg.methods.rules import Around, Average, Reply, State, Term, Totals
-from fedacg.methods.visit import Assignment, Departure
+from fedacg.methods.rules import Around, Average
 
 
 class ControlVariate(Correction):
@@ -29,43 +23,39 @@ class ControlVariate(Correction):
 
     fuses = True
 
-    def __init__(self, option: float) -> None:
+    def __init__(self, option):
         self.option = option
 
-    def begin(self, assignment: Assignment) -> None:
+    def begin(self, assignment):
         self._c, self._own = assignment.broadcast["c"], assignment.state("c")
         self._shift, self._total_lr = self._c - self._own, assignment.total_lr
         self._full = assignment.full_gradient() if self.option == 1 else None
 
-    def correct(self, g: Tensor, w: Tensor) -> None:
+    def correct(self, g, w):
         g.add_(self._shift[: len(w)])
 
-    def end(self, delta: Tensor, departure: Departure) -> None:
+    def end(self, delta, departure):
         option2 = add_scaled(-self._c, delta, -1 / self._total_lr)
         departure.send("c", option2 if self._full is None else self._full - self._own)
 
-    def keep(self, arrived: Callable[[str], Tensor]) -> Message:
+    def keep(self, arrived):
         return {"c": self._own + arrived("c")}
 
 
 class Controls(Around):
     """c ← c + (1/N) Σ_S (c_i⁺ − c_i); θ moves by the plain mean of the updates, as the inner rule has it."""
 
-    def init(self, theta: Tensor) -> State:
+    def init(self, theta):
         return {**super().init(theta), "c": torch.zeros_like(theta)}
 
-    def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
+    def broadcast(self, state, round):
         return {**super().broadcast(state, round), "c": state["c"]}
 
-    def collect(self, reply: Reply) -> Mapping[str, Term]:
+    def collect(self, reply):
         return {**super().collect(replace(reply, weight=reply.share)), "c": (reply.extras["c"], 1.0)}
 
-    def step(self, state: State, totals: Totals, round: Round) -> State:
+    def step(self, state, totals, round):
         return {**super().step(state, totals, round), "c": state["c"] + totals["c"] / round.clients}
-
-
-def build(option: float, server_lr: float) -> Method:
-    return Method(Controls(Average(server_lr)), objective=(Empirical(), ControlVariate(option)))
 
 
 scaffold = Entry(
@@ -73,6 +63,6 @@ scaffold = Entry(
     title="SCAFFOLD",
     reference="Karimireddy et al., ICML 2020",
     equation="w ← w − η(g + c − c_i); c_i⁺ = c_i − c − Δ_i/(Kη); c ← c + 1/N Σ(c_i⁺ − c_i)",
-    options={"option": Option(2, low=1, high=2, high_open=False, only=(1, 2)), "server_lr": positive(1.0)},
-    build=build,
+    options={"option": Option(2, low=1, high=2, only=(1, 2)), "server_lr": positive(1.0)},
+    build=lambda option, server_lr: Method(Controls(Average(server_lr)), (Empirical(), ControlVariate(option))),
 )

@@ -301,9 +301,8 @@ def is_known(name: str) -> bool:
 
 def names_code(name: str) -> bool:
     """Whether the base or a part of a method's name is code of a user's own."""
-    return any(
-        is_plugin(part) or part in announced("methods") or part in announced("parts") for part in name.split("+")
-    )
+    known = announced("methods").keys() | announced("parts").keys()
+    return any(is_plugin(part) or part in known for part in name.split("+"))
 
 
 def complete(name: str, options: Mapping[str, float]) -> dict[str, float]:

@@ -39,10 +39,10 @@ class Assignment:
     round: Round
     local: LocalSettings
     """How clients train in this run."""
-    steps: int
-    """K of this client, the largest of several."""
+    steps: int | Tensor
+    """K of this client; of several a column, with one for each row."""
     total_lr: float | Tensor
-    """The sum of the learning rates of its steps; of several clients a column, one for each row."""
+    """The sum of the learning rates of its steps; of several clients a column."""
     label_counts: Callable[[], Tensor]
     """n_{i,c}: how many examples of each class the client has."""
     full_gradient: Callable[[], Tensor]

@@ -169,12 +169,12 @@ class Sampling:
 
     def _chosen(self, sampler: Sampler, draw: Draw) -> list[int]:
         """What a sampler of the user's own says, checked."""
+        said = sampler(draw)
         try:
-            chosen = sorted(index(client) for client in sampler(draw))
-        except TypeError as error:
-            raise InputError(
-                f"{_KEY} = {self._cohort.draw}: must return the numbers of clients: {error}"
-            ) from None
+            chosen = sorted(index(client) for client in said)
+        except TypeError:
+            wrong = f"returned {said!r}; must be the numbers of clients"
+            raise InputError(f"{_KEY} = {self._cohort.draw}: {wrong}") from None
         there = range(self._clients) if draw.present is None else set(draw.present.tolist())
         for client in chosen:
             if client not in there:

@@ -98,12 +98,12 @@ class Worker:
         tasks = [group[place] for place in order]
         clients = [self._data.clients[task.client] for task in tasks]
         rates = [self._rates(task, examples) for task, examples in zip(tasks, clients, strict=True)]
-        totals = torch.tensor([total_rate(mine) for mine in rates], dtype=flat.w.dtype, device=self.device)
+        totals = _column([total_rate(mine) for mine in rates], flat.w)
         w, deltas = self._w[: len(group)], self._deltas[: len(group)]
         kept = _to({name: rows[order] for name, rows in kept.items()}, self.device)
 
         flat.module.train()
-        assignment = self._assignment(tasks, clients, broadcast, kept, totals.unsqueeze(1), deltas)
+        assignment = self._assignment(tasks, clients, broadcast, kept, totals, deltas)
         for part in job.method.parts:
             part.begin(assignment)
         w.copy_(broadcast["phi"])
@@ -189,7 +189,9 @@ class Worker:
             kept=kept,
             round=tasks[0].round,
             local=self.job.local,
-            steps=tasks[0].steps,
+            steps=tasks[0].steps
+            if isinstance(total_lr, float)
+            else _column([task.steps for task in tasks], scratch),
             total_lr=total_lr,
             label_counts=lambda: _label_counts(clients[0], self.job.data.classes).to(self.device),
             full_gradient=lambda: self._full_gradient(tasks, clients, broadcast).view(scratch.shape),
@@ -254,6 +256,11 @@ class _One:
 
     def size(self, client: int) -> int:
         return len(self._examples)
+
+
+def _column(numbers: Sequence[float], like: Tensor) -> Tensor:
+    """Numbers one below the other, of the type and device of a vector."""
+    return torch.tensor(numbers, dtype=like.dtype, device=like.device).unsqueeze(1)
 
 
 def _to(message: Message, device: torch.device) -> Message:
