@@ -41,6 +41,11 @@ def test_a_name_that_stands_for_nothing_is_refused_with_the_nearest(table: str, 
         Experiment.parse({table: {"name": name}})
 
 
+def test_a_split_that_is_none_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"^unknown split 'dirichelt': did you mean 'dirichlet'"):
+        Experiment.parse({"data": {"split": "dirichelt"}})
+
+
 @pytest.mark.parametrize(
     ("table", "name"), [("data", "my_data:wine"), ("data", "python"), ("model", "python:Net")]
 )

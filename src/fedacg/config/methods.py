@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from fedacg.core.plugins import announced, is_plugin, load
-from fedacg.errors import InputError, unknown
+from fedacg.errors import InputError, SettingError, unknown
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ def complete(name: str, options: Mapping[str, float]) -> dict[str, float]:
         if option not in known:
             raise unknown(f"option of method {name}", option, known)
         if isinstance(value, bool) or not isinstance(value, Real):
-            raise InputError(f"method.{option} = {value!r}: must be a number in {known[option]}")
+            raise SettingError(f"method.{option}", repr(value), f"must be a number in {known[option]}")
         if not known[option].admits(value):
-            raise InputError(f"method.{option} = {value}: must lie in {known[option]}")
+            raise SettingError(f"method.{option}", str(value), f"must lie in {known[option]}")
     return {option: float(options.get(option, spec.default)) for option, spec in known.items()}
