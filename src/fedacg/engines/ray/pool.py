@@ -1,5 +1,4 @@
-"""Ray's actors as workers: how they are started, spoken with and ended. Replacing them is the supervisor's
-business."""
+"""Ray's actors as workers: how they are started, spoken with and ended; the supervisor replaces them."""
 
 import math
 import sys
