@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedacg.cli.run import DryRun, Quiet, ResumeMany, Set, parse_names, parse_seeds, refuse_options, stopped
+from fedacg.cli.stopping import interruptible
 from fedacg.errors import DataMissing
 
 if TYPE_CHECKING:
@@ -59,15 +60,16 @@ def bench(
     whole = True
     with Session(next(iter(blocks[0].runs.values())).engine) as session:
         try:
-            if not on:
-                blocks = _with_data(session, blocks)
-            runs = {folder: run for block in blocks for folder, run in block.runs.items()}
-            announce(console, session, runs, out / "runs", resume=resume, quiet=quiet)
-            if dry_run:
-                return
-            for block in blocks:
-                whole &= play_missing(console, session, block.runs, quiet=quiet)
-                _show(console, block, _command(block, methods, seeds, settings or []), quiet)
+            with interruptible():
+                if not on:
+                    blocks = _with_data(session, blocks)
+                runs = {folder: run for block in blocks for folder, run in block.runs.items()}
+                announce(console, session, runs, out / "runs", resume=resume, quiet=quiet)
+                if dry_run:
+                    return
+                for block in blocks:
+                    whole &= play_missing(console, session, block.runs, quiet=quiet)
+                    _show(console, block, _command(block, methods, seeds, settings or []), quiet)
         except KeyboardInterrupt:
             raise stopped(console, "the same command with --resume") from None
     if not whole:

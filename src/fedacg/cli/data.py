@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedacg.cli.stopping import interruptible
 from fedacg.config.names import SPLITS
 from fedacg.errors import InputError
 
@@ -79,7 +80,8 @@ def get(name: Name) -> None:
     from fedacg.data import download
 
     console = Console()
-    files = download.get(name, console)
+    with interruptible():
+        files = download.get(name, console)
     if not files:
         console.print(f"{name} is built in: there is nothing to download.")
     for path in files:

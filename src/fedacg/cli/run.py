@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedacg.cli.stopping import STOPPED, interruptible
 from fedacg.config.recipe import Tree, find, override, with_method
 from fedacg.errors import InputError
 
@@ -70,15 +71,18 @@ def run(
     folder = out or Path("runs") / f"{experiment.name}-{folder_name(experiment)}"
     observers = [*make_progress(console, quiet), *make_loggers(log or [], folder)]
     try:
-        result = play(
-            experiment,
-            prepare(experiment),
-            folder=folder,
-            resume=resume,
-            overwrite=overwrite,
-            observers=observers,
-        )
+        with interruptible():
+            result = play(
+                experiment,
+                prepare(experiment),
+                folder=folder,
+                resume=resume,
+                overwrite=overwrite,
+                observers=observers,
+            )
     except KeyboardInterrupt:
+        if not (folder / "experiment.toml").exists():
+            raise  # there is nothing to go on with
         again = f"fedacg run {folder / 'experiment.toml'} --out {folder} --resume"
         raise stopped(console, again) from None
     if quiet:
@@ -118,16 +122,17 @@ def compare(
     progress = make_progress(console, quiet)
     with Session(first.engine) as session:
         try:
-            for name, experiment in experiments.items():
-                if resume and is_finished(folder / name, experiment):
-                    continue
-                session.play(
-                    experiment,
-                    folder=folder / name,
-                    resume=resume,
-                    overwrite=overwrite,
-                    observers=[*progress, *make_loggers(log or [], folder / name)],
-                )
+            with interruptible():
+                for name, experiment in experiments.items():
+                    if resume and is_finished(folder / name, experiment):
+                        continue
+                    session.play(
+                        experiment,
+                        folder=folder / name,
+                        resume=resume,
+                        overwrite=overwrite,
+                        observers=[*progress, *make_loggers(log or [], folder / name)],
+                    )
         except KeyboardInterrupt:
             raise stopped(console, "the same command with --resume") from None
 
@@ -189,7 +194,7 @@ def stopped(console: "Console", again: str) -> typer.Exit:
     """The words and the code that an interrupted command ends with."""
     console.print("\nStopped; the last whole round is saved. To go on:", highlight=False)
     console.print(f"  {again}", highlight=False, markup=False, soft_wrap=True)
-    return typer.Exit(130)
+    return typer.Exit(STOPPED)
 
 
 def _print_result(console: "Console", result: "Result") -> None:

@@ -1,9 +1,9 @@
 """The program that workers are forked from: `python -m fedacg.engines.fork_server CONTROL`.
 
-It loads torch once, so that a worker costs a fork and not an import. It starts no thread, since what another thread
-holds at the time of a fork stays locked in the child; should there be one all the same, or should the system not tell,
-each worker is a fresh interpreter. CONTROL is the descriptor of a socket to the parent (process_pool.py); when that
-closes, all workers are killed.
+It loads torch once, so that a worker costs a fork and not an import. It starts no thread, since what another
+thread holds at the time of a fork stays locked in the child; should there be one all the same, or should the
+system not tell, each worker is a fresh interpreter. CONTROL is the descriptor of a socket to the parent (process_pool.py);
+when that closes, all workers are killed.
 """
 
 import gc
@@ -13,6 +13,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -55,7 +56,7 @@ def _start(control: socket.socket, descriptors: Sequence[int]) -> int:
 
 def _may_fork() -> bool:
     """Whether this is the only thread, as far as the system tells."""
-    return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
+    return sys.platform == "linux" and len(list(Path("/proc/self/task").iterdir())) == 1
 
 
 def _become_worker(descriptors: Sequence[int]) -> NoReturn:

@@ -180,7 +180,7 @@ class WorkerHandle(Handle):
         return word
 
     def feel_pulse(self) -> None:
-        """Report a worker that is waited for and does nothing: it is stopped, or the system does not let it run."""
+        """Report a worker that is waited for and cannot even show that it lives."""
         pulse = self._pulse.bytes(0, 1)[0]
         self._silent = self._silent + 1 if pulse == self._last else 0
         self._last = pulse

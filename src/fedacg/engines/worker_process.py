@@ -1,8 +1,8 @@
 """A worker process, forked by fork_server.py or `python -m fedacg.engines.worker_process CHANNEL LIFELINE PULSE`.
 
-All three are file descriptors. The channel carries orders and outcomes; the lifeline is a pipe whose other end only the
-parent holds, so that a worker never outlives it; the pulse is shared memory, a byte that changes while this process can
-run at all.
+All three are file descriptors. The channel carries orders and outcomes; the lifeline is a pipe whose other end
+only the parent holds, so that a worker never outlives it; the pulse is shared memory, a byte that changes as long
+as this process can run at all.
 """
 
 import os
@@ -13,6 +13,7 @@ import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
+from fedacg.core.output import enduring_output
 from fedacg.engines.orders import Broadcast, Hello, Order, Room, Setup, Train, TrainedInSlot, TrainInSlot
 from fedacg.engines.shared_memory import Segment, end_of, read_message, receive_segment, thaw, write_message
 from fedacg.engines.worker_loop import Service
@@ -66,7 +67,8 @@ class WorkerProcess(Service):
 def work(channel: int, lifeline: int, pulse: int) -> None:
     """Be a worker: serve the orders that come over the channel until the parent closes it."""
     threading.Thread(target=_live, args=(lifeline, Segment(pulse, 1).bytes(0, 1)), daemon=True).start()
-    with suppress(EOFError, ConnectionError):  # the parent has closed the channel: the work is over
+    # What a user's code prints must not end the work; and a closed channel means that the work is over.
+    with enduring_output(), suppress(EOFError, ConnectionError):
         WorkerProcess(socket.socket(fileno=channel)).listen()
 
 

@@ -75,7 +75,9 @@ class Cluster:
             raise InputError(f"engine.name = 'ray': no cluster could be started: {_reason(error)}") from None
         host = ray.get_runtime_context().gcs_address.rpartition(":")[0]
         if host != _LOOPBACK:
-            raise RunError(f"engine.name = 'ray': the cluster that was started listens at {host}, not at {_LOOPBACK}")
+            raise RunError(
+                f"engine.name = 'ray': the cluster that was started listens at {host}, not at {_LOOPBACK}"
+            )
 
     def _shut_down(self) -> None:
         ray.shutdown()
