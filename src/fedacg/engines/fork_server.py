@@ -2,8 +2,8 @@
 
 It loads torch once, so that a worker costs a fork and not an import. It starts no thread, since what another
 thread holds at the time of a fork stays locked in the child; should there be one all the same, or should the
-system not tell, each worker is a fresh interpreter. CONTROL is the descriptor of a socket to the parent (process_pool.py);
-when that closes, all workers are killed.
+system not tell, each worker is a fresh interpreter. CONTROL is the descriptor of a socket to the parent
+(process_pool.py); when that closes, all workers are killed.
 """
 
 import gc
