@@ -85,7 +85,9 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENTS_SIGNALS)
     gc.collect()
     gc.freeze()  # what is there now stays; to look through it in every worker would copy its memory
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    serve(control)
 
 
 if __name__ == "__main__":
