@@ -81,9 +81,7 @@ def test_workers_that_always_die_at_birth_end_the_run_with_the_reason(
     monkeypatch.setattr(ForkServer, "start", deadly)
     with (
         closing(ProcessEngine(1)) as engine,
-        pytest.raises(
-            RunError, match=r"starting ended its worker 3 times \(SIGKILL, often a sign of"
-        ),
+        pytest.raises(RunError, match=r"starting ended its worker 3 times \(SIGKILL, often a sign of"),
     ):
         _ = engine.pids
 
