@@ -43,7 +43,7 @@ def listening(pids: list[int]) -> list[IPv4Address | IPv6Address]:
     for pid in pids:
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             try:
-                found.append(sockets[os.readlink(descriptor)])
+                found.append(sockets[str(descriptor.readlink())])
             except (OSError, KeyError):
                 continue
     return found

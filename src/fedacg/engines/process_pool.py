@@ -35,8 +35,8 @@ _PATIENCE = 30.0
 """Seconds that the fork server may take to answer."""
 _TICK = 1.0
 """Seconds between two looks at the pulses of workers that are waited for."""
-_SILENCE = 30
-"""Looks without a change of the pulse until it is reported."""
+_SILENCE, _LONGEST_START = 30, 120
+"""Looks without a change of the pulse until it is reported, of a worker that has started and of one that has not."""
 
 _log = logging.getLogger("fedacg")
 
@@ -184,10 +184,10 @@ class WorkerHandle(Handle):
         pulse = self._pulse.bytes(0, 1)[0]
         self._silent = self._silent + 1 if pulse == self._last else 0
         self._last = pulse
-        if self._silent == _SILENCE:
+        if self._silent == (_SILENCE if self.ready else _LONGEST_START):
             name = f"worker {self.number}" + (f" (process {self.pid})" if self.ready else "")
             what = "shows no sign of life" if self.ready else "has not started"
-            seconds = _SILENCE * _TICK
+            seconds = self._silent * _TICK
             _log.warning("%s %s for %g s: is it stopped, or short of memory? Still waiting.", name, what, seconds)
 
     def end(self) -> str:
