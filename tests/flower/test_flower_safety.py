@@ -306,7 +306,6 @@ GOOD = {"client": 0, "examples": 5, "tests": 2, "classes": 3, "shape": [4], "ver
         {"shape": [4] * 9},
         {"shape": [10**13]},
         {"shape": [10**5, 10**5]},
-        {"shape": [True]},
         {"client": True},
         {"client": ""},
         {"client": "a\nb"},

@@ -56,9 +56,9 @@ class FedACG(FedAvg):
             stands for more than 100 times what is usual.
         max_bytes: A reply with more bytes is refused.
         max_norm: A reply whose update is longer is refused.
-        norm_factor: So is one whose update is longer than so many times the usual: the median of the updates that
-            were accepted in the last five rounds, or of this round's if there are three or more. In a first round
-            with fewer, the norm of what was sent counts. 0 sets no such bound.
+        norm_factor: So is one whose update is longer than so many times the usual: the median of this round or of
+            one of the last ten, where three or more replied, and at least a twentieth of the model's norm; where
+            never so many replied, a quarter of that. 0 sets no such bound.
 
     A reply with names, shapes or types other than those sent, with values that are not finite or without a
     credible count of examples is refused and logged with its node, and so is a second reply of a node, or one of
@@ -237,8 +237,8 @@ class FedACG(FedAvg):
                     refused[node] = f"{kind} is {norm:g}, at most {self.max_norm:g} is taken"
             if node not in refused:
                 measured[node] = {kind: Measured(norm) for kind, norm in norms.items()}
-        first = {name: norm for name, norm in self._norms_by_kind(sent).items() if name == _UPDATE}
-        return refused | self._norms.judge(server_round, measured, first)
+        model = {_UPDATE: self._norms_by_kind(sent).get(_UPDATE, 0.0)}
+        return refused | self._norms.judge(server_round, measured, model)
 
     def _norms_by_kind(self, arrays: Arrays) -> dict[str, float]:
         """Norms of what has momentum, of other floats and of integers, which are of different sizes by nature."""
