@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from fedacg.config.experiment import Experiment
-from fedacg.core.vector import FlatModel
+from fedacg.core.round import Round
 from fedacg.flower import FedACG
 from fedacg.flower.checks import Refused
 from fedacg.flower.records import UploadReader, read_announcement, read_tested
-from fedacg.runs.build import prepare
+from fedacg.runs.build import make_job, prepare
 from fedacg.runs.runner import play
 from fedacg.simulation.engine import Task
 from support.flower_grid import OWN, TINY, LoopGrid, Node, Trial, node_id, write_clients
@@ -103,15 +103,14 @@ def assert_readable(reason: str) -> None:
 @lru_cache
 def reader() -> UploadReader:
     experiment = Experiment.parse(tomllib.loads(TINY))
-    ingredients = prepare(experiment)
-    return UploadReader(ingredients.method, FlatModel(ingredients.module), max_norm=1e6)
+    return UploadReader(make_job(experiment, prepare(experiment)), max_norm=1e6)
 
 
 @given(contents)
 @settings(max_examples=400)
 def test_what_was_not_asked_for_is_refused_in_words_that_can_be_logged(content: RecordDict) -> None:
     for read in (
-        lambda: reader().read(content, Task(1, 0, 5), 480),
+        lambda: reader().read(content, Task(Round(1, 3, 2, 0.1, 0), 0, 5), 480),
         lambda: read_tested(content, 10),
         lambda: read_announcement(content),
     ):
