@@ -16,7 +16,7 @@ import torch
 
 from fedacg.data.examples import Examples, FederatedData, TensorExamples
 from fedacg.data.pipelines import PlainPipeline
-from fedacg.errors import InputError, RunError
+from fedacg.errors import InputError
 from fedacg.flower.checks import EXAMPLES_FACTOR, Refused
 from fedacg.flower.options import ServerOptions
 from fedacg.flower.records import Announcement
@@ -97,20 +97,25 @@ class SplitRoll:
 
 
 class NamedClients:
-    """Clients whose examples only their nodes have."""
+    """Clients whose examples only their nodes have; in their place are zeros, for the rehearsal of a step."""
 
     def __init__(self, members: Membership) -> None:
         self._members = members
         self.sizes: dict[int, int] = {}
+        self.dtype = torch.float32
+        """The type of an input that the network takes."""
 
     def __len__(self) -> int:
         return len(self._members.clients)
 
     def __getitem__(self, client: int, /) -> Examples:
-        raise RunError(f"client {client}: its examples are at its node")
+        count, shape = self.size(client), self._members.shape
+        x = torch.zeros(1, *shape, dtype=self.dtype).expand(count, *shape)  # takes the memory of one
+        return TensorExamples(x, torch.zeros(1, dtype=torch.int64).expand(count))
 
     def size(self, client: int) -> int:
-        return self.sizes[client]
+        """What its node announced; 0 of a client that has not come back since the server was started."""
+        return self.sizes.get(client, 0)
 
 
 class NamedRoll:
@@ -120,15 +125,13 @@ class NamedRoll:
         self, folder: Path, members: Membership, first: Sequence[Announcement], options: ServerOptions
     ) -> None:
         self._folder, self._members, self._most = folder, members, options.max_examples
-        self._clients = NamedClients(members)
+        self.clients = NamedClients(members)
         self._known = {found.client: found for found in first}
         if not members.shape:
             members.shape = options.sides or _agreed_shape(first)
             members.classes = options.classes or _agreed_classes([f for f in first if f.shape == members.shape])
         nothing = TensorExamples(torch.empty(0), torch.empty(0, dtype=torch.int64))
-        self.data = FederatedData(
-            "folder", self._clients, nothing, PlainPipeline(), members.classes, members.shape
-        )
+        self.data = FederatedData("folder", self.clients, nothing, PlainPipeline(), members.classes, members.shape)
 
     def enrol(self, found: Announcement) -> int:
         members, name = self._members, found.client
@@ -151,7 +154,7 @@ class NamedRoll:
             members.clients.append(name)
             members.save(self._folder)
         number = members.clients.index(name)
-        self._clients.sizes[number] = found.examples
+        self.clients.sizes[number] = found.examples
         return number
 
     def _check_count(self, what: str, count: int, all_counts: Sequence[int]) -> None:

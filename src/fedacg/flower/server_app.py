@@ -6,10 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedacg.config.experiment import Experiment
+from fedacg.core.vector import clone, trainable
 from fedacg.errors import InputError
 from fedacg.flower.checks import Refused
 from fedacg.flower.engine import GridEngine
@@ -18,7 +20,7 @@ from fedacg.flower.nodes import Nodes
 from fedacg.flower.options import ServerOptions, has_own_data, read_experiment, server_options
 from fedacg.flower.records import Announcement
 from fedacg.models.size import parameters
-from fedacg.runs.build import load_data, prepare
+from fedacg.runs.build import Ingredients, load_data, prepare
 from fedacg.runs.folder import RunFolder
 from fedacg.runs.history import History, human_bytes
 from fedacg.runs.runner import Result, play
@@ -56,10 +58,13 @@ def serve(experiment: Experiment, grid: Grid, config: Mapping[str, Any]) -> Resu
     if options.min_replies > cohort:
         raise InputError(f"min-replies = {options.min_replies}: only {cohort} clients are asked in a round")
     members.save(folder)
+    ingredients = prepare(experiment, roll.data)
+    if isinstance(roll, NamedRoll):
+        roll.clients.dtype = _input_type(ingredients)
     _log.info("run folder: %s", folder)
     result = play(
         experiment,
-        prepare(experiment, roll.data),
+        ingredients,
         folder=folder,
         resume=not options.overwrite,
         overwrite=options.overwrite,
@@ -82,6 +87,18 @@ def _roll(experiment: Experiment, options: ServerOptions, folder: Path, members:
         raise InputError("nodes = 0: with nodes' own data, say how many must be there before the first round")
     nodes.gather(count)
     return NamedRoll(folder, members, nodes.announced, options)
+
+
+def _input_type(ingredients: Ingredients) -> torch.dtype:
+    """The type of inputs that a network takes: that of its parameters, or whole numbers, as ids of symbols are."""
+    module = clone(ingredients.module).eval()
+    own = trainable(module)[0].dtype
+    try:
+        with torch.no_grad():
+            module(torch.zeros(1, *ingredients.data.shape, dtype=own))
+    except (InputError, RuntimeError, TypeError):
+        return torch.int64
+    return own
 
 
 def _check_network(experiment: Experiment, options: ServerOptions, found: Announcement) -> None:
