@@ -31,7 +31,7 @@ def test_a_killed_server_goes_on_at_the_saved_round_and_ends_as_the_simulation_d
         deployment.kill("server")
         saved, expected = load_moment(folder), load_moment(tmp_path / "first")
         assert saved.round == 1
-        assert all(saved.state[name].equal(expected.state[name]) for name in ("theta", "m"))
+        assert all(saved.vectors[name].equal(expected.vectors[name]) for name in ("theta", "m"))
 
         deployment.start_server()
         again = deployment.run(app)
