@@ -34,6 +34,10 @@ class DataMissing(InputError):
     """The files of a data set are not there: the message says where they were looked for and how to get them."""
 
 
+class DataDamaged(InputError):
+    """A copy of a data set is not what was published: the message says which file, and how it differs."""
+
+
 class RunError(RuntimeError):
     """A run could not go on: it diverged, or its workers kept dying."""
 

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from fedacg.data import catalogue
-from fedacg.data.files import md5
+from fedacg.data.published import Published
 from fedacg.data.sources import idx
 from fedacg.errors import InputError
+from support.checksums import md5
 
-SMALL = replace(idx.MNIST, md5={}, train=12, test=4)
+SMALL = replace(idx.MNIST, md5={}, published=Published(train=12, test=4))
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
