@@ -4,6 +4,7 @@ Everything raised from here ends a command with its message and exit code 2, wit
 Any other exception is a bug and shows its traceback.
 """
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -40,6 +41,11 @@ class DataDamaged(InputError):
 
 class RunError(RuntimeError):
     """A run could not go on: it diverged, or its workers kept dying."""
+
+
+def printable(text: object) -> str:
+    """Words that can be printed: a path need not be text in any encoding, and says so by `\\x…` where it is not."""
+    return os.fsencode(str(text)).decode("utf-8", "backslashreplace")
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

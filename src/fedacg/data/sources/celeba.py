@@ -5,6 +5,7 @@ Decoding lives in jpegs.py, what becomes of the arrays in prepared.py.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,6 @@ _IMAGES = "img_align_celeba"
 _ARCHIVE = "img_align_celeba.zip"
 _PERSONS = "identity_CelebA.txt"
 _ATTRIBUTES = "list_attr_celeba.txt"
-_MD5 = {_PERSONS: "32bd1bd63d3c78cd57e08160ec5ed1e2", _ATTRIBUTES: "75e246fa4810816ffd6ee81facbd244c"}
 _LABEL = "Smiling"
 _OWNERS = ("names", "train-offsets", "test-offsets")
 _DIFFERENCES = "differences.json"
@@ -49,11 +49,14 @@ class CelebASource(Source):
     same in every experiment. Images are resized to a square (bicubic, Pillow's default), whatever their shape.
     """
 
+    md5: Mapping[str, str]
+    """Of the lists."""
     name: str = "celeba"
     folders: tuple[str, ...] = ("celeba", "celeba/raw", "leaf/celeba/data/raw")
     side: int = 84
     classes: int = 2
     images: int = 202_599
+    """Of all persons."""
     published: Published = Published(together=200_288, clients=9_343)
     wanted: str = f"{_IMAGES}/ (or {_ARCHIVE}), {_PERSONS} and {_ATTRIBUTES}"
     version: int = 2
@@ -128,7 +131,7 @@ class CelebASource(Source):
     def _altered(self, texts: Files) -> list[str]:
         """The lists whose lines are not the published ones; line ends and a header make no difference."""
         found = []
-        for file, published in _MD5.items():
+        for file, published in self.md5.items():
             data = texts.read(file)
             rows = data.replace(b"\r\n", b"\n").splitlines(keepends=True)
             without = (b"".join(rows[header:]) for header in (range(_HEADER + 1) if file == _PERSONS else (0,)))
@@ -199,4 +202,6 @@ def _cut(person: int, images: list[str]) -> tuple[list[str], list[str]]:
     return [images[i] for i in sorted(order[:train])], [images[i] for i in sorted(order[train:])]
 
 
-CELEBA = CelebASource()
+CELEBA = CelebASource(
+    md5={_PERSONS: "32bd1bd63d3c78cd57e08160ec5ed1e2", _ATTRIBUTES: "75e246fa4810816ffd6ee81facbd244c"}
+)

@@ -30,8 +30,7 @@ class Undecodable(Exception):
 def decode(data: bytes, side: int, *, resize: bool) -> NDArray[np.uint8]:
     """The pixels (3, side, side) of a JPEG file; a grey image has three equal channels."""
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-            warnings.simplefilter("ignore")  # of Pillow, about notes in a file that are not part of the picture
+        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
             width, height = image.size
             if not resize and (width, height) != (side, side):
                 raise Undecodable(f"is {width}×{height} pixels, not {side}×{side}")
@@ -50,11 +49,13 @@ def decode(data: bytes, side: int, *, resize: bool) -> NDArray[np.uint8]:
 def decode_into(file: int, at: int, images: Sequence[bytes], side: int, *, resize: bool) -> Fault | None:
     """Write the pixels of images into a file, from a position on; the first that cannot be decoded ends it."""
     pixels = np.empty((len(images), 3, side, side), np.uint8)
-    for number, data in enumerate(images):
-        try:
-            pixels[number] = decode(data, side, resize=resize)
-        except Undecodable as what:
-            return number, str(what)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Pillow, about notes in a file that are not part of the picture
+        for number, data in enumerate(images):
+            try:
+                pixels[number] = decode(data, side, resize=resize)
+            except Undecodable as what:
+                return number, str(what)
     left = memoryview(pixels).cast("B")
     while left:
         written = os.pwrite(file, left, at)

@@ -112,10 +112,11 @@ class _Writer:
 def _make(files: dict[str, list[Path]], folder: Path) -> None:
     megabytes = {path: path.stat().st_size >> 20 for paths in files.values() for path in paths}
     with progress(f"preparing {_NAME}, once", sum(megabytes.values()), "MB") as advance:
-        parts = {
+        gathered = {
             part: _gather(files[part], folder / f"{part}.raw", lambda path: advance(megabytes[path]))
             for part in _PARTS
         }
+    parts = {part: writers for part, (writers, _) in gathered.items()}
     names = sorted(parts["train"])
     for name, writer in parts["test"].items():
         if name not in parts["train"]:
@@ -125,18 +126,22 @@ def _make(files: dict[str, list[Path]], folder: Path) -> None:
         _store(folder, part, names, writers)
     np.save(folder / "names.npy", np.array(names))
     differences = _gaps(files)
-    if untested := [name for name in names if name not in parts["test"]]:
+    if untested := [name for name in names if name not in gathered["test"][1]]:
         differences.append(f"has {len(untested)} writers who are not in test, such as {untested[0]!r}")
     (folder / _DIFFERENCES).write_text(json.dumps(differences))
 
 
-def _gather(paths: list[Path], raw: Path, read: Callable[[Path], None]) -> dict[str, _Writer]:
-    """Append the images of a part to one file, in the order in which they come."""
+def _gather(paths: list[Path], raw: Path, read: Callable[[Path], None]) -> tuple[dict[str, _Writer], set[str]]:
+    """Append the images of a part to one file, in the order in which they come; who has some, and who is named."""
     writers: dict[str, _Writer] = {}
+    named: set[str] = set()
     images = 0
     with raw.open("wb") as out:
         for path in paths:
             for name, x, y in _read(path):
+                named.add(name)
+                if not len(y):
+                    continue
                 if name in writers:
                     # LEAF puts a writer in one file. The files of an older run, if joined, would bring images
                     # twice, and test images into the training set.
@@ -149,7 +154,7 @@ def _gather(paths: list[Path], raw: Path, read: Callable[[Path], None]) -> dict[
             read(path)
     if not writers:
         raise damaged(_NAME, paths[0].parent, "has no images")
-    return writers
+    return writers, named
 
 
 def _store(folder: Path, part: str, names: list[str], writers: dict[str, _Writer]) -> None:
@@ -169,7 +174,7 @@ def _store(folder: Path, part: str, names: list[str], writers: dict[str, _Writer
 
 
 def _read(path: Path) -> Iterator[tuple[str, Bytes, Bytes]]:
-    """The writers of a file that have images: name, images one a row, labels."""
+    """The writers of a file: name, images one a row, labels; some have none."""
     users: Any = None
     sizes: Any = None
     found: dict[str, int] = {}
@@ -180,8 +185,7 @@ def _read(path: Path) -> Iterator[tuple[str, Bytes, Bytes]]:
                 for name in json_text.members():
                     x, y = _images(path, name, json_text.value())
                     found[name] = len(y)
-                    if len(y):
-                        yield name, x, y
+                    yield name, x, y
             elif key == "users":
                 users = json_text.value()
             elif key == "num_samples":
