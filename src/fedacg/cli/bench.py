@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedacg.cli.run import DryRun, Quiet, ResumeMany, Set, parse_names, parse_seeds, refuse_options, stopped
+from fedacg.cli.run import AGAIN, DryRun, Quiet, ResumeMany, Set, parse_names, parse_seeds, refuse_options, stopped
 from fedacg.errors import DataMissing
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def bench(
                 whole &= play_missing(console, session, block.runs, quiet=quiet)
                 _show(console, block, _command(block, methods, seeds, settings or []), quiet)
         except KeyboardInterrupt:
-            raise stopped(console, "the same command with --resume") from None
+            raise stopped(console, AGAIN, [folder for block in blocks for folder in block.runs]) from None
     if not whole:
         raise typer.Exit(1)
 

@@ -118,7 +118,7 @@ def clean(
 ) -> None:
     """List prepared data that nothing needs any more, or remove them."""
     from fedacg.data import catalogue, cleaning
-    from fedacg.runs.metrics import human_bytes
+    from fedacg.runs.history import human_bytes
 
     sources = [facts.source for facts in catalogue.FACTS.values() if facts.source and facts.source.version]
     found = cleaning.outdated(sources)
