@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def bench(
     table: Annotated[str, typer.Argument(help="A table or an ablation of the paper.", show_default=False)],
     scale: Annotated[
-        str, typer.Option("--scale", help="desk: small networks, fewer rounds; paper: as published.")
-    ] = "desk",
+        str, typer.Option("--scale", help="small: small networks, fewer rounds; paper: as published.")
+    ] = "small",
     on: Annotated[
         str | None,
         typer.Option("--on", help="Recipes at paper scale, such as cifar10-large; the table's own by default."),

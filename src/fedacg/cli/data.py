@@ -68,7 +68,7 @@ def list_() -> None:
         table.add_row(name, str(train), str(test), *_known(name), _clients(name, found), where)
     console.print(table)
     console.print(
-        "\ntrain, test: counted in the files; – where they are missing or were not read yet."
+        "\ntrain, test: counted in the files; – where they are missing or not read yet."
         "\nclients: how many come with the data (split natural), or whether they do."
         f"\nFiles are looked for in {printable(data_root())} (FEDACG_DATA)."
         "\nTo fetch what is missing: fedacg data get NAME",
