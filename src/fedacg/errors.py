@@ -44,7 +44,7 @@ class RunError(RuntimeError):
 
 
 def printable(text: object) -> str:
-    """Words that can be printed: a path need not be text in any encoding, and says so by `\\x…` where it is not."""
+    """Words that can be printed: a path need not be text, and has `\\x…` in it where it is not."""
     return os.fsencode(str(text)).decode("utf-8", "backslashreplace")
 
 

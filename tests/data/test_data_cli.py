@@ -119,7 +119,9 @@ def test_a_data_root_that_cannot_be_looked_into_is_one_line_each(invoke: Invoke,
     assert f"{root}/mnist cannot be read (Permission denied)" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100", "tiny-imagenet", "celeba", "femnist", "shakespeare"])
+@pytest.mark.parametrize(
+    "name", ["mnist", "cifar10", "cifar100", "tiny-imagenet", "celeba", "femnist", "shakespeare"]
+)
 def test_a_file_that_cannot_be_read_is_named_with_the_reason(root: Path, name: str) -> None:
     source = catalogue.FACTS[name].source
     assert source is not None
@@ -210,9 +212,7 @@ def test_cleaning_lists_what_is_outdated_and_removes_it_only_when_told(invoke: I
     assert len(catalogue.load("femnist").train) == 13
 
 
-def test_what_is_prepared_of_the_same_contents_is_not_outdated(
-    invoke: Invoke, root: Path, tmp_path: Path
-) -> None:
+def test_what_is_prepared_of_the_same_contents_is_not_outdated(invoke: Invoke, root: Path, tmp_path: Path) -> None:
     folder = write_femnist(root, "ann", "bo")
     catalogue.load("femnist")
     shutil.copytree(folder, root / "copy")

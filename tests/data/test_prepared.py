@@ -79,9 +79,7 @@ def overwrite(source: Path) -> None:
     [lambda source: source.write_bytes(b"other data!"), overwrite],
     ids=["size", "contents alone"],
 )
-def test_changed_contents_make_another_and_leave_the_old_one(
-    root: Path, change: Callable[[Path], object]
-) -> None:
+def test_changed_contents_make_another_and_leave_the_old_one(root: Path, change: Callable[[Path], object]) -> None:
     maker = Maker()
     old = make(root, maker)
     change(root / "source")
@@ -143,9 +141,7 @@ def test_a_fresh_one_is_made_in_place_of_the_old_one(root: Path) -> None:
     assert visible(root / "prepared") == [folder]
 
 
-def test_paths_that_are_not_utf8_are_prepared_like_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_that_are_not_utf8_are_prepared_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / os.fsdecode(b"caf\xe9")
     root.mkdir()
     (root / "source").write_bytes(b"some data")

@@ -37,7 +37,9 @@ def last(fedacg: Command) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.skipif(catalogue.where("femnist") is None, reason=f"LEAF's FEMNIST is not in {data_root()}")
 def test_fedacg_learns_something_of_real_femnist_in_eight_rounds(fedacg: Command) -> None:
-    outcome = fedacg("run", "femnist-small", "--out", "run", *set_("rounds=8", "evaluate.every=8", "data.partial=true"))
+    outcome = fedacg(
+        "run", "femnist-small", "--out", "run", *set_("rounds=8", "evaluate.every=8", "data.partial=true")
+    )
     assert outcome.code == 0, outcome.err
     assert last(fedacg)["test_accuracy"] > 0.3, "the most frequent of 62 classes is 6 % of the test images"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fedacg.bench.plan import Block, Line
 from fedacg.bench.published import method_of, recipes_of, value_of
-from fedacg.bench.targets import REFERENCE, small_targets, paper_targets, shares
+from fedacg.bench.targets import REFERENCE, paper_targets, shares, small_targets
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find
 from fedacg.report.cells import ABSENT, Cell, Column, columns_of, percent

@@ -1,7 +1,7 @@
 """The targets of a table: the paper's own at paper scale, and a rule at small scale.
 
-At small scale a small network learns for a tenth of the rounds, so the paper's targets say nothing. But they can be
-read as shares of what FedAvg ends at there: 73 % is 102 % of 71.45 %. The rule keeps the shares:
+At small scale a small network learns for a tenth of the rounds, so the paper's targets say nothing. But they can
+be read as shares of what FedAvg ends at there: 73 % is 102 % of 71.45 %. The rule keeps the shares:
 
     share  = the paper's target / the paper's accuracy of FedAvg in the last round, in whole percent
     target = share × FedAvg's moving average in the last round here, mean over seeds, cut to a tenth of a percent

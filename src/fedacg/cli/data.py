@@ -34,9 +34,7 @@ Whichever = Annotated[
     ),
 ]
 Place = Annotated[str, typer.Option("--path", help="Where the data set folder lies.", show_default=False)]
-Partial = Annotated[
-    bool, typer.Option("--partial", help="Use a copy that is not the complete published one.")
-]
+Partial = Annotated[bool, typer.Option("--partial", help="Use a copy that is not the complete published one.")]
 Alpha = Annotated[float, typer.Option(help="Concentration of the Dirichlet splits and of quantity.")]
 Shards = Annotated[int, typer.Option(help="Classes a client has at most, with shards.")]
 Seed = Annotated[int, typer.Option(help="Gives the split that a run with this seed draws.")]

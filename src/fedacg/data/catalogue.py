@@ -6,6 +6,7 @@ File formats, splits and generators live in their own modules.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+
 import torch
 
 from fedacg import errors

@@ -1,4 +1,4 @@
-"""Prepared data that nothing needs any more: made of files that are gone or were changed since, or left half made."""
+"""Prepared data that nothing needs any more: made of files that are gone or have changed, or left half made."""
 
 import shutil
 from collections.abc import Iterable
@@ -60,7 +60,9 @@ def _prepared(source: Source, copy: Path) -> Path | None:
     """What was prepared of a copy as it is now: of these very files, or of others with the same contents."""
     try:
         listing = source.listing(copy)
-        return find(source.version, listing, by_contents=True) if listing.names else None
+        if source.version is None or not listing.names:
+            return None
+        return find(source.version, listing, by_contents=True)
     except InputError:
         return None
 

@@ -37,7 +37,7 @@ class Listing:
             for name in sorted(self.names):
                 own = hashlib.sha256()
                 try:
-                    with open(self._path(name), "rb") as file:
+                    with open(self._path(name), "rb") as file:  # noqa: PTH123
                         while block := file.read(_BLOCK):
                             own.update(block)
                             unshown += len(block)
@@ -53,7 +53,7 @@ class Listing:
         stamp, size = hashlib.sha256(), 0
         for name in sorted(self.names):
             try:
-                facts = os.stat(self._path(name))
+                facts = os.stat(self._path(name))  # noqa: PTH116
             except OSError as error:
                 raise unreadable(self.dataset, Path(self._path(name)), error) from None
             size += facts.st_size

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -66,13 +66,11 @@ class Manifest:
         Path(file.name).replace(folder / MANIFEST)
 
 
-def prepare(
-    version: int, listing: Listing, make: Callable[[Path], None], *, fresh: bool = False
-) -> Path:
+def prepare(version: int, listing: Listing, make: Callable[[Path], None], *, fresh: bool = False) -> Path:
     """The folder of arrays that `make(folder)` fills, made anew only for other contents or another version.
 
-    `version` is raised when `make` changes; `fresh` makes it anew in any case. The folder lies in the data root, or
-    in the user's cache where the data root cannot be written.
+    `version` is raised when `make` changes; `fresh` makes it anew in any case. The folder lies in the data root,
+    or in the user's cache where the data root cannot be written.
     """
     found = None if fresh else find(version, listing)
     if found:
@@ -118,10 +116,8 @@ def prepared_folders(name: str) -> list[Path]:
 def _remember(folder: Path, manifest: Manifest, listing: Listing, stamp: str) -> None:
     """Note that files with this stamp have the contents that the folder was made of."""
     stamps = (*manifest.stamps, stamp)[-_STAMPS:]
-    try:
+    with suppress(OSError):  # not ours to write: then the contents are compared again next time
         Manifest(manifest.name, manifest.version, str(listing.copy), stamps, manifest.files).write(folder)
-    except OSError:
-        pass  # not ours to write: then the contents are compared again next time
 
 
 def _make(
@@ -133,13 +129,17 @@ def _make(
             partial.mkdir()
             make(partial)
             if listing.stamp() != stamp:
-                raise InputError(f"data set {listing.dataset!r}: {listing.copy} changed while it was read; try again")
+                raise InputError(
+                    f"data set {listing.dataset!r}: {listing.copy} changed while it was read; try again"
+                )
             files = {file.name: _facts(file) for file in sorted(partial.iterdir())}
             Manifest(listing.dataset, version, str(listing.copy), (stamp,), files).write(partial)
             for file in partial.iterdir():
                 with file.open("rb") as written:
                     os.fsync(written.fileno())
-            if replace or Manifest.read(folder) is None:  # else another process was faster, and its work is as good
+            if (
+                replace or Manifest.read(folder) is None
+            ):  # else another process was faster, and its work is as good
                 shutil.rmtree(folder, ignore_errors=True)
                 partial.rename(folder)
     except OSError as error:

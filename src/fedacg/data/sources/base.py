@@ -1,7 +1,7 @@
-"""What the readers of all data sets have in common: which copy of several is read, and what is said when none can be.
+"""What the readers of all data sets have in common: which copy is read, and what is said when none can be.
 
-A copy is a folder, an archive or a file that holds a data set. One that is damaged or incomplete is passed over for
-another that is not.
+A copy is a folder, an archive or a file that holds a data set. One that is damaged or incomplete is passed over
+for another that is not.
 """
 
 import sys
@@ -26,7 +26,7 @@ class Source(ABC):
     wanted: str
     """What to put in one of the places, as errors say it."""
     version: int | None = None
-    """Of what is prepared from the files, where reading is slow and done once (prepared.py); raised with each change."""
+    """Of what is prepared from the files, where reading is slow and done once (prepared.py)."""
 
     @abstractmethod
     def places(self, root: Path) -> list[Path]:
@@ -66,8 +66,8 @@ class Source(ABC):
             except DataDamaged as refusal:
                 refusals.append(str(refusal))
                 continue
-            for refusal in refusals:
-                print(f"note: {refusal}; passed over for {copy}", file=sys.stderr, flush=True)
+            for passed in refusals:
+                print(f"note: {passed}; passed over for {copy}", file=sys.stderr, flush=True)
             return contents
         separate = "\n" if len(refusals) > 1 else "; "
         raise DataDamaged("\n".join(refusals) + separate + f"replace it{origins.or_get(self.name)}")

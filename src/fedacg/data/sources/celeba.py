@@ -18,7 +18,7 @@ from fedacg.data.files import altered, checksum, damaged, entries, is_dir, is_fi
 from fedacg.data.listing import Listing
 from fedacg.data.prepared import StoredExamples, prepare
 from fedacg.data.progress import progress
-from fedacg.data.published import Published
+from fedacg.data.published import PUBLISHED, Published
 from fedacg.data.sources import jpegs, packed
 from fedacg.data.sources.base import Source
 from fedacg.data.sources.packed import Files, FolderFiles, is_image
@@ -57,7 +57,7 @@ class CelebASource(Source):
     classes: int = 2
     images: int = 202_599
     """Of all persons."""
-    published: Published = Published(together=200_288, clients=9_343)
+    published: Published = PUBLISHED["celeba"]
     wanted: str = f"{_IMAGES}/ (or {_ARCHIVE}), {_PERSONS} and {_ATTRIBUTES}"
     version: int = 2
 
@@ -88,13 +88,13 @@ class CelebASource(Source):
         owners = Owners(tuple(map(str, names)), torch.from_numpy(train), torch.from_numpy(test))
         differences = tuple(json.loads((folder / _DIFFERENCES).read_text()))
         parts = (StoredExamples.open(folder, part) for part in ("train", "test"))
-        return Contents(*parts, owners, differences=differences)
+        return Contents(next(parts), next(parts), owners, differences=differences)
 
     def _held(self, place: Path) -> tuple[bool, bool, bool]:
         """Whether the images, the persons and the attributes are there."""
-        lists = (is_file(self.name, place / file) for file in (_PERSONS, _ATTRIBUTES))
+        persons, attributes = (is_file(self.name, place / file) for file in (_PERSONS, _ATTRIBUTES))
         images = self._images(place)
-        return images.suffix == "" or is_file(self.name, images), *lists
+        return images.suffix == "" or is_file(self.name, images), persons, attributes
 
     def _images(self, place: Path) -> Path:
         """The folder of images, which may lie in one of the same name, or else the archive."""

@@ -18,7 +18,7 @@ from fedacg.data.examples import Contents, TensorExamples
 from fedacg.data.files import altered, checksum, damaged, file_checksum, is_dir, is_file, read_bytes, wrong_size
 from fedacg.data.listing import Listing
 from fedacg.data.origins import published_md5
-from fedacg.data.published import Published
+from fedacg.data.published import PUBLISHED, Published
 from fedacg.data.sources import pickles
 from fedacg.data.sources.base import Source
 
@@ -126,8 +126,7 @@ class CifarSource(Source):
         decoded: dict[Batch, Records] = {}
         for batch, data in files:
             decoded[batch] = self._decode(copy, layout, batch, data, partial=partial)
-            found = checksum(data, batch.checksum) if batch.checksum else None
-            if batch.checksum and found and found != batch.checksum:
+            if batch.checksum and (found := checksum(data, batch.checksum)) != batch.checksum:
                 differences.append(f"has {batch.file}, which {altered(found, batch.checksum)}")
         lacking = [batch.file for batch in layout.batches if batch not in decoded]
         differences += [f"lacks {file}" for file in lacking]
@@ -137,7 +136,7 @@ class CifarSource(Source):
         if differences and not partial:
             raise damaged(self.name, copy, differences[0])
         parts = (_together(decoded, batches) for batches in (layout.train, layout.test))
-        return Contents(*parts, differences=tuple(differences))
+        return Contents(next(parts), next(parts), differences=tuple(differences))
 
     def _layout(self, copy: Path) -> Layout:
         return next(layout for layout in self.layouts if copy.name in (layout.folder, layout.archive))
@@ -190,7 +189,7 @@ def _together(decoded: dict[Batch, Records], batches: tuple[Batch, ...]) -> Tens
 CIFAR10 = CifarSource(
     name="cifar10",
     classes=10,
-    published=Published(50_000, 10_000, train_per_class=5000, test_per_class=1000),
+    published=PUBLISHED["cifar10"],
     layouts=(
         Layout(
             folder="cifar-10-batches-bin",
@@ -225,7 +224,7 @@ CIFAR10 = CifarSource(
 CIFAR100 = CifarSource(
     name="cifar100",
     classes=100,
-    published=Published(50_000, 10_000, train_per_class=500, test_per_class=100),
+    published=PUBLISHED["cifar100"],
     layouts=(
         Layout(
             folder="cifar-100-binary",

@@ -56,7 +56,7 @@ def decode_into(file: int, at: int, images: Sequence[bytes], side: int, *, resiz
                 pixels[number] = decode(data, side, resize=resize)
             except Undecodable as what:
                 return number, str(what)
-    left = memoryview(pixels).cast("B")
+    left = memoryview(pixels.data).cast("B")
     while left:
         written = os.pwrite(file, left, at)
         left, at = left[written:], at + written

@@ -20,7 +20,7 @@ from fedacg.data.files import damaged, entries, is_dir, unreadable
 from fedacg.data.listing import Listing
 from fedacg.data.prepared import StoredExamples, array_file, prepare
 from fedacg.data.progress import progress
-from fedacg.data.published import Published
+from fedacg.data.published import PUBLISHED, Published
 from fedacg.data.sources.base import Source
 from fedacg.errors import InputError
 
@@ -36,15 +36,12 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class FemnistSource(Source):
-    """Where LEAF's folders `train` and `test` may lie.
-
-    LEAF's paper counts 3,550 writers; its script, run today, finds up to 3,597.
-    """
+    """Where LEAF's folders `train` and `test` may lie."""
 
     name: str = _NAME
     classes: int = CLASSES
     folders: tuple[str, ...] = ("leaf/femnist/data", "femnist/data", "femnist")
-    published: Published = Published(least_clients=3_550)
+    published: Published = PUBLISHED["femnist"]
     wanted: str = "LEAF's folders train and test, with their .json files,"
     version: int = 2
 
@@ -72,7 +69,7 @@ class FemnistSource(Source):
         train, test = (torch.from_numpy(np.load(at / f"{part}-offsets.npy")) for part in _PARTS)
         differences = tuple(json.loads((at / _DIFFERENCES).read_text()))
         parts = (StoredExamples.open(at, part) for part in _PARTS)
-        return Contents(*parts, Owners(names, train, test), differences=differences)
+        return Contents(next(parts), next(parts), Owners(names, train, test), differences=differences)
 
 
 FEMNIST = FemnistSource()

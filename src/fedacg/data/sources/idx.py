@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedacg.data.examples import Contents, TensorExamples
 from fedacg.data.files import altered, checksum, damaged, is_dir, is_file, read_bytes, wrong_size
 from fedacg.data.listing import Listing
-from fedacg.data.published import Published
+from fedacg.data.published import PUBLISHED, Published
 from fedacg.data.sources.base import Source
 
 _FILES = (
@@ -38,7 +38,7 @@ class IdxSource(Source):
     """Below the data root, or absolute."""
     md5: Mapping[str, str]
     """Of the unpacked files."""
-    published: Published = Published(train=60_000, test=10_000)
+    published: Published
     side: int = 28
     classes: int = 10
     wanted: str = f"{', '.join(_FILES)} (plain or .gz)"
@@ -58,10 +58,14 @@ class IdxSource(Source):
 
     def read_copy(self, copy: Path, *, partial: bool, fresh: bool) -> Contents:
         """The training and the test examples: images (N, 1, 28, 28) in bytes."""
-        images, labels, test_images, test_labels = _FILES
         differences: list[str] = []
-        train = self._examples(copy, images, labels, None if partial else self.published.train, differences)
-        test = self._examples(copy, test_images, test_labels, None if partial else self.published.test, differences)
+        train, test = (
+            self._examples(copy, images, labels, None if partial else count, differences)
+            for images, labels, count in (
+                (*_FILES[:2], self.published.train),
+                (*_FILES[2:], self.published.test),
+            )
+        )
         if differences and not partial:
             raise damaged(self.name, copy, differences[0])
         return Contents(train, test, differences=tuple(differences))
@@ -125,6 +129,7 @@ MNIST = IdxSource(
         "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
         "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
     },
+    published=PUBLISHED["mnist"],
 )
 FASHION_MNIST = IdxSource(
     name="fashion-mnist",
@@ -135,4 +140,5 @@ FASHION_MNIST = IdxSource(
         "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
         "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
     },
+    published=PUBLISHED["fashion-mnist"],
 )

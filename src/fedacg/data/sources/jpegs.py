@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from fedacg.data.files import damaged
@@ -36,7 +37,7 @@ def decode_all(
     *,
     resize: bool,
 ) -> None:
-    """Decode files into an array (N, 3, side, side) in a folder; images of another size are resized, or refused."""
+    """Decode files into an array (N, 3, side, side) in a folder; other sizes are resized, or refused."""
     offset = array_file(folder, array, (len(names), 3, side, side)).offset  # type: ignore[attr-defined]
     path = folder / f"{array}.npy"
     size = 3 * side * side
@@ -102,7 +103,8 @@ class _Process:
         self._process = subprocess.Popen(program + arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def decode(self, at: int, images: list[bytes]) -> Fault | None:
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin
+        assert self._process.stdout
         try:
             pickle.dump((at, images), self._process.stdin)
             self._process.stdin.flush()
@@ -119,10 +121,8 @@ class _Process:
     def close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe
-            try:
+            with suppress(OSError):  # what was still to be sent
                 pipe.close()
-            except OSError:
-                pass  # what was still to be sent
 
 
 def _cores() -> int:

@@ -19,7 +19,7 @@ from fedacg.data.examples import Contents, Owners
 from fedacg.data.files import damaged, is_file, read_bytes
 from fedacg.data.listing import Listing
 from fedacg.data.prepared import MappedArray, prepare
-from fedacg.data.published import Published
+from fedacg.data.published import PUBLISHED, Published
 from fedacg.data.sources.base import Source
 from fedacg.data.sources.plays import roles
 
@@ -72,7 +72,7 @@ class ShakespeareSource(Source):
         "leaf/shakespeare/data/raw_data/raw_data.txt",
         "leaf/shakespeare/data/raw_data/100.txt",
     )
-    published: Published = Published(train=3_794_066, test=361_605, clients=1_130)
+    published: Published = PUBLISHED["shakespeare"]
     wanted: str = "100.txt of Project Gutenberg, the text of 1994 that LEAF takes,"
     version: int = 2
 

@@ -16,7 +16,7 @@ from fedacg.data.listing import Listing
 from fedacg.data.origins import published_md5
 from fedacg.data.prepared import StoredExamples, prepare
 from fedacg.data.progress import progress
-from fedacg.data.published import Published
+from fedacg.data.published import PUBLISHED, Published
 from fedacg.data.sources import jpegs, packed
 from fedacg.data.sources.base import Source
 from fedacg.data.sources.packed import Files, FolderFiles
@@ -24,6 +24,7 @@ from fedacg.data.sources.packed import Files, FolderFiles
 _ANNOTATIONS = "val/val_annotations.txt"
 _LAYOUT = f"train/<wnid>/images/, val/images/, {_ANNOTATIONS} and wnids.txt"
 _DIFFERENCES = "differences.json"
+_ARCHIVE_MD5 = published_md5("tiny-imagenet-200.zip")
 Labelled = list[tuple[str, int]]
 """Names of images and their labels."""
 
@@ -39,10 +40,10 @@ class TinyImageNetSource(Source):
     name: str = "tiny-imagenet"
     folder: str = "tiny-imagenet-200"
     archive: str = "tiny-imagenet-200.zip"
-    archive_md5: str = published_md5("tiny-imagenet-200.zip")
+    archive_md5: str = _ARCHIVE_MD5
     classes: int = 200
     side: int = 64
-    published: Published = Published(100_000, 10_000, train_per_class=500, test_per_class=50)
+    published: Published = PUBLISHED["tiny-imagenet"]
     wanted: str = f"the folder (with {_LAYOUT}) or the archive as it is distributed"
     version: int = 2
 
@@ -66,14 +67,15 @@ class TinyImageNetSource(Source):
         files = FolderFiles(self.name, self._base(copy))
         folders = ["val/images", *(f"train/{wnid}/images" for wnid in files.folders("train"))]
         images = [f"{folder}/{image}" for folder in folders for image in files.images(folder)]
-        return Listing(self.name, copy, files.path("."), (*filter(files.has, ("wnids.txt", _ANNOTATIONS)), *images))
+        lists = filter(files.has, ("wnids.txt", _ANNOTATIONS))
+        return Listing(self.name, copy, files.path("."), (*lists, *images))
 
     def read_copy(self, copy: Path, *, partial: bool, fresh: bool) -> Contents:
         """The training and the test examples: images (N, 3, 64, 64) in bytes."""
         folder = prepare(self.version, self.listing(copy), lambda into: self._decode(copy, into), fresh=fresh)
         differences = tuple(json.loads((folder / _DIFFERENCES).read_text()))
         parts = (StoredExamples.open(folder, part) for part in ("train", "test"))
-        return Contents(*parts, differences=differences)
+        return Contents(next(parts), next(parts), differences=differences)
 
     def _base(self, folder: Path) -> Path:
         """The folder itself, or one of the same name in it, as some programs unpack archives."""
