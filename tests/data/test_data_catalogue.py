@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedacg.config.experiment import parse
 from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue, splits
 from fedacg.data.examples import FederatedData
@@ -15,7 +16,7 @@ from fedacg.errors import InputError
 
 def digits(**options: Any) -> FederatedData:
     seed = options.pop("seed", 0)
-    return catalogue.federate(DataSettings(**{"name": "digits", "clients": 10, **options}), seed)
+    return catalogue.federate(parse(DataSettings, {"name": "digits", "clients": 10, **options}), seed)
 
 
 def labels(data: FederatedData) -> list[list[int]]:
