@@ -275,4 +275,9 @@ def test_data_that_are_cut_short_are_named_with_their_size(fedacg: Command, batc
 def test_data_that_were_altered_are_named_with_their_checksum(fedacg: Command, batch: Path) -> None:
     whole = batch.read_bytes()
     batch.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    refused(fedacg(*SMALL_CIFAR), "data set 'cifar10'", f"{batch.parent} has {batch.name}, which was altered", md5(whole))
+    refused(
+        fedacg(*SMALL_CIFAR),
+        "data set 'cifar10'",
+        f"{batch.parent} has {batch.name}, which was altered",
+        md5(whole),
+    )

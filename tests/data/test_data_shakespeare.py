@@ -309,6 +309,20 @@ def test_a_text_without_roles_is_refused_and_leaves_nothing_behind(
     assert [path for path in (root / "prepared").rglob("*") if path.is_dir()] == []
 
 
+def test_a_part_of_the_text_is_used_only_when_the_user_says_so(text: Path) -> None:
+    with pytest.raises(InputError) as refusal:
+        catalogue.load("shakespeare")
+    for expected in (
+        f"{text} has ",
+        "training examples where there should be 3794066",
+        "test examples where there should be 361605",
+        "has 3 clients where there should be 1130 (data.partial = true uses it as it is)",
+        "gutenberg.org",
+    ):
+        assert expected in str(refusal.value)
+    assert "fedacg data get" not in str(refusal.value)
+
+
 REAL = catalogue.where("shakespeare")
 
 
@@ -332,3 +346,13 @@ def test_the_real_text_has_leafs_roles_and_windows(root: Path) -> None:
     tested = whole.owners.test.diff() > 0
     ends = whole.train.starts + whole.train.offsets.diff() + WINDOW
     assert torch.equal(whole.test.starts[tested], ends[tested])
+
+
+@pytest.mark.skipif(REAL is None, reason=f"Shakespeare is not in {data_root()}: set FEDACG_DATA to where it lies")
+def test_half_of_the_real_text_is_refused(root: Path) -> None:
+    assert isinstance(REAL, Path)
+    (root / "shakespeare").mkdir()
+    whole = REAL.read_bytes()
+    (root / "shakespeare" / "100.txt").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="clients where there should be 1130"):
+        catalogue.load("shakespeare")

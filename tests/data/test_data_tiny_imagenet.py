@@ -4,7 +4,8 @@ import io
 import os
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -257,6 +258,34 @@ def test_many_images_are_decoded_by_processes_with_the_same_result(
     with pytest.raises(InputError, match=rf"{path} cannot be decoded \(not a JPEG file\)"):
         SOURCE.read(root)
     assert len(prepared(root)) == 1
+
+
+def test_ctrl_c_ends_the_decoding_processes_and_leaves_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpegs, "_FEW", 0)
+    monkeypatch.setattr(jpegs, "_STEP", 2)
+    started: list[jpegs._Process] = []
+    make = jpegs._Process.__init__
+
+    def start(self: jpegs._Process, *arguments: Path | int, **options: bool) -> None:
+        make(self, *arguments, **options)  # type: ignore[arg-type]
+        started.append(self)
+
+    @contextmanager
+    def interrupt(*_: object) -> Iterator[Callable[[int], None]]:
+        def stop(count: int) -> None:
+            raise KeyboardInterrupt
+
+        yield stop
+
+    monkeypatch.setattr(jpegs._Process, "__init__", start)
+    monkeypatch.setattr(tiny_imagenet, "progress", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        SOURCE.read(root)
+    assert started
+    assert all(worker._process.returncode is not None for worker in started)
+    assert prepared(root) == []
 
 
 def test_a_decoding_process_that_dies_ends_the_load_with_a_message(
