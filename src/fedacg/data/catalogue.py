@@ -130,10 +130,10 @@ def check(name: str) -> Origin:
     if name == DIGITS:
         return _built_in()
     try:
-        return _origin(_read(name, partial=False, fresh=True))
+        return Origin.of(_read(name, partial=False, fresh=True))
     except DataDamaged as refusal:
         try:
-            return _origin(_read(name, partial=True))
+            return Origin.of(_read(name, partial=True))
         except DataDamaged:
             raise refusal from None
 
@@ -154,7 +154,7 @@ def load(name: str, *, path: str = "", augment: bool = False, partial: bool = Fa
     facts = FACTS[name]
     pipeline = _pipeline(name, facts.pipeline, augment)
     contents = digits.read() if facts.source is None else _read(name, partial=partial)
-    origin = None if facts.source is None else _origin(contents)
+    origin = None if facts.source is None else Origin.of(contents)
     return Dataset(
         name, contents.train, contents.test, pipeline, facts.classes, facts.shape, contents.owners, origin
     )
@@ -168,18 +168,7 @@ def _source(name: str) -> Source:
 
 
 def _read(name: str, *, partial: bool, fresh: bool = False) -> Contents:
-    """What the files hold, noted for `survey`."""
-    source = _source(name)
-    contents = source.read(data_root(), partial=partial, fresh=fresh)
-    if contents.copy:
-        records.remember(source.listing(contents.copy), _origin(contents))
-    return contents
-
-
-def _origin(contents: Contents) -> Origin:
-    clients = None if contents.owners is None else len(contents.owners.names)
-    sizes = len(contents.train), len(contents.test)
-    return Origin(str(contents.copy), *sizes, clients, contents.differences)
+    return _source(name).read(data_root(), partial=partial, fresh=fresh)
 
 
 def _built_in() -> Origin:

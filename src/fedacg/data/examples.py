@@ -199,6 +199,12 @@ class Origin:
     differences: tuple[str, ...]
     """How it differs from the published data set; none for a complete copy."""
 
+    @classmethod
+    def of(cls, contents: Contents) -> "Origin":
+        clients = None if contents.owners is None else len(contents.owners.names)
+        sizes = len(contents.train), len(contents.test)
+        return cls(str(contents.copy), *sizes, clients, contents.differences)
+
 
 @dataclass(frozen=True)
 class Dataset:

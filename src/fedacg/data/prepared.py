@@ -75,7 +75,7 @@ def prepare(version: int, listing: Listing, make: Callable[[Path], None], *, fre
     found = None if fresh else find(version, listing)
     if found:
         return found
-    stamp = listing.stamp()
+    stamp = listing.first_stamp
     label = _label(version, listing)
     if not fresh:
         for folder in (home / label for home in homes()):
@@ -93,7 +93,7 @@ def prepare(version: int, listing: Listing, make: Callable[[Path], None], *, fre
 
 def find(version: int, listing: Listing, *, by_contents: bool = False) -> Path | None:
     """What was prepared from these very files before, or from others with the same contents; None for nothing."""
-    stamp = listing.stamp()
+    stamp = listing.first_stamp
     whole = {folder: found for folder in prepared_folders(listing.dataset) if (found := Manifest.read(folder))}
     for folder, manifest in whole.items():
         if manifest.version == version and stamp in manifest.stamps:

@@ -21,7 +21,7 @@ def remember(listing: Listing, origin: Origin) -> None:
     try:
         path = _path(writable_home(), listing)
         with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            json.dump({"stamp": listing.stamp(), **asdict(origin)}, file)
+            json.dump({"stamp": listing.first_stamp, **asdict(origin)}, file)
         Path(file.name).replace(path)
     except (OSError, InputError):
         pass  # nothing depends on it
@@ -32,7 +32,7 @@ def recall(listing: Listing) -> Origin | None:
     for home in homes():
         try:
             tree = json.loads(_path(home, listing).read_text())
-            if tree.pop("stamp") == listing.stamp():
+            if tree.pop("stamp") == listing.first_stamp:
                 origin = Origin(**tree)
                 return replace(origin, differences=tuple(origin.differences))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
 
-from fedacg.data import origins, prepared
-from fedacg.data.examples import Contents
+from fedacg.data import origins, prepared, records
+from fedacg.data.examples import Contents, Origin
 from fedacg.data.files import damaged, missing
 from fedacg.data.listing import Listing
 from fedacg.data.published import Published
@@ -41,7 +41,7 @@ class Source(ABC):
         """The files of a copy that are read."""
 
     @abstractmethod
-    def read_copy(self, copy: Path, *, partial: bool, fresh: bool) -> Contents:
+    def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """What a copy holds, with how it differs from the published one where its counts do not show it.
 
         What is damaged is refused; what is only smaller than the published copy is refused unless `partial`, or
@@ -80,9 +80,12 @@ class Source(ABC):
             return False
 
     def _checked(self, copy: Path, *, partial: bool, fresh: bool) -> Contents:
-        contents = self.read_copy(copy, partial=partial, fresh=fresh)
+        listing = self.listing(copy)
+        contents = self.read_copy(listing, partial=partial, fresh=fresh)
         differences = (*contents.differences, *self.published.differences(contents, self.classes))
         if differences and not partial:
             what = f"{'; '.join(differences)} (data.partial = true uses it as it is)"
             raise damaged(self.name, copy, what)
-        return replace(contents, copy=copy, differences=differences)
+        contents = replace(contents, copy=copy, differences=differences)
+        records.remember(listing, Origin.of(contents))
+        return contents

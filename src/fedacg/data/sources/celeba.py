@@ -14,7 +14,7 @@ import torch
 
 from fedacg.core.randomness import numpy_generator
 from fedacg.data.examples import Contents, Owners
-from fedacg.data.files import altered, checksum, damaged, entries, is_dir, is_file
+from fedacg.data.files import altered, checksum, damaged, is_dir, is_file
 from fedacg.data.listing import Listing
 from fedacg.data.prepared import StoredExamples, prepare
 from fedacg.data.progress import progress
@@ -70,6 +70,10 @@ class CelebASource(Source):
         return sorted((place for place in held if held[place]), key=lambda place: -held[place])
 
     def listing(self, copy: Path) -> Listing:
+        for part, there in zip((_ARCHIVE, _PERSONS, _ATTRIBUTES), self._held(copy), strict=True):
+            if not there:
+                other = f" (and so is {_IMAGES}/)" if part == _ARCHIVE else ""
+                raise damaged(self.name, copy / part, f"is missing{other}")
         images = self._images(copy)
         if is_file(self.name, images):
             return Listing(self.name, copy, copy, (_ARCHIVE, _PERSONS, _ATTRIBUTES))
@@ -77,13 +81,9 @@ class CelebASource(Source):
         names = FolderFiles(self.name, images).images("")
         return Listing(self.name, copy, copy, (_PERSONS, _ATTRIBUTES, *(f"{folder}/{name}" for name in names)))
 
-    def read_copy(self, copy: Path, *, partial: bool, fresh: bool) -> Contents:
+    def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """The training and the test examples, person after person: images (N, 3, 84, 84) in bytes."""
-        for part, there in zip((_ARCHIVE, _PERSONS, _ATTRIBUTES), self._held(copy), strict=True):
-            if not there:
-                other = f" (and so is {_IMAGES}/)" if part == _ARCHIVE else ""
-                raise damaged(self.name, copy / part, f"is missing{other}")
-        folder = prepare(self.version, self.listing(copy), lambda into: self._decode(copy, into), fresh=fresh)
+        folder = prepare(self.version, listing, lambda into: self._decode(listing.copy, into), fresh=fresh)
         names, train, test = (np.load(folder / f"{array}.npy") for array in _OWNERS)
         owners = Owners(tuple(map(str, names)), torch.from_numpy(train), torch.from_numpy(test))
         differences = tuple(json.loads((folder / _DIFFERENCES).read_text()))
@@ -100,7 +100,7 @@ class CelebASource(Source):
         """The folder of images, which may lie in one of the same name, or else the archive."""
         unpacked = place / _IMAGES
         for folder in (unpacked, unpacked / _IMAGES):
-            if is_dir(self.name, folder) and any(is_image(each.name) for each in entries(self.name, folder)):
+            if is_dir(self.name, folder) and FolderFiles(self.name, folder).has_images():
                 return folder
         return place / _ARCHIVE
 

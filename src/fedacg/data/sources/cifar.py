@@ -114,8 +114,9 @@ class CifarSource(Source):
             return Listing(self.name, copy, copy.parent, (copy.name,))
         return Listing(self.name, copy, copy, tuple(batch.file for batch in self._held(copy)))
 
-    def read_copy(self, copy: Path, *, partial: bool, fresh: bool) -> Contents:
+    def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """The training and the test examples: images (N, 3, 32, 32) in bytes, fine labels."""
+        copy = listing.copy
         layout, unpacked = self._layout(copy), is_dir(self.name, copy)
         files = self._unpacked(copy, layout) if unpacked else self._packed(copy, layout)
         differences: list[str] = []

@@ -58,13 +58,14 @@ class FemnistSource(Source):
         paths = [path for part in _PARTS for path in _files(copy / part)]
         return Listing(_NAME, copy, copy, tuple(f"{path.parent.name}/{path.name}" for path in paths))
 
-    def read_copy(self, copy: Path, *, partial: bool, fresh: bool) -> Contents:
+    def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """Images (N, 1, 28, 28) in bytes, writer after writer in the order of their names."""
+        copy = listing.copy
         files = {part: _files(copy / part) for part in _PARTS}
         for part, found in files.items():
             if not found:
                 raise damaged(_NAME, copy / part, "has no .json files")
-        at = prepare(self.version, self.listing(copy), lambda folder: _make(files, folder), fresh=fresh)
+        at = prepare(self.version, listing, lambda folder: _make(files, folder), fresh=fresh)
         names = tuple(np.load(at / "names.npy").tolist())
         train, test = (torch.from_numpy(np.load(at / f"{part}-offsets.npy")) for part in _PARTS)
         differences = tuple(json.loads((at / _DIFFERENCES).read_text()))

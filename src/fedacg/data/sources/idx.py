@@ -56,8 +56,9 @@ class IdxSource(Source):
         paths = (self._packing(copy, file) for file in _FILES)
         return Listing(self.name, copy, copy, tuple(path.name for path in paths if path))
 
-    def read_copy(self, copy: Path, *, partial: bool, fresh: bool) -> Contents:
+    def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """The training and the test examples: images (N, 1, 28, 28) in bytes."""
+        copy = listing.copy
         differences: list[str] = []
         train, test = (
             self._examples(copy, images, labels, None if partial else count, differences)

@@ -3,6 +3,7 @@
 Archives are read as they are, never unpacked to disk, and whatever folder their files lie in.
 """
 
+import os
 import threading
 import zipfile
 import zlib
@@ -53,6 +54,14 @@ class FolderFiles:
 
     def images(self, folder: str) -> list[str]:
         return [entry.name for entry in entries(self.dataset, self.path(folder)) if is_image(entry.name)]
+
+    def has_images(self) -> bool:
+        """Whether there is an image in the folder itself; the first one is enough."""
+        try:
+            with os.scandir(self._base) as found:
+                return any(is_image(entry.name) for entry in found)
+        except OSError as error:
+            raise unreadable(self.dataset, self._base, error) from None
 
     def has(self, name: str) -> bool:
         return is_file(self.dataset, self.path(name))

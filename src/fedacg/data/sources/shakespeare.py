@@ -85,9 +85,9 @@ class ShakespeareSource(Source):
     def listing(self, copy: Path) -> Listing:
         return Listing(_NAME, copy, copy.parent, (copy.name,))
 
-    def read_copy(self, copy: Path, *, partial: bool, fresh: bool) -> Contents:
+    def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """Windows of every role that has one, role after role as they first speak."""
-        folder = prepare(self.version, self.listing(copy), lambda into: _make(copy, into), fresh=fresh)
+        folder = prepare(self.version, listing, lambda into: _make(listing.copy, into), fresh=fresh)
         names = tuple(np.load(folder / "names.npy").tolist())
         bounds = torch.from_numpy(np.load(folder / "bounds.npy"))
         train, test = cut(MappedArray(folder / "symbols.npy"), bounds)

@@ -70,9 +70,9 @@ class TinyImageNetSource(Source):
         lists = filter(files.has, ("wnids.txt", _ANNOTATIONS))
         return Listing(self.name, copy, files.path("."), (*lists, *images))
 
-    def read_copy(self, copy: Path, *, partial: bool, fresh: bool) -> Contents:
+    def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """The training and the test examples: images (N, 3, 64, 64) in bytes."""
-        folder = prepare(self.version, self.listing(copy), lambda into: self._decode(copy, into), fresh=fresh)
+        folder = prepare(self.version, listing, lambda into: self._decode(listing.copy, into), fresh=fresh)
         differences = tuple(json.loads((folder / _DIFFERENCES).read_text()))
         parts = (StoredExamples.open(folder, part) for part in ("train", "test"))
         return Contents(next(parts), next(parts), differences=differences)
