@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedacg.cli.run import DryRun, Quiet, ResumeMany, Set, parse_names, parse_seeds, refuse_options, stopped
+from fedacg.cli.run import AGAIN, DryRun, Quiet, ResumeMany, Set, parse_names, parse_seeds, refuse_options, stopped
 from fedacg.cli.stopping import interruptible
 from fedacg.errors import DataMissing
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def bench(
     table: Annotated[str, typer.Argument(help="A table or an ablation of the paper.", show_default=False)],
     scale: Annotated[
-        str, typer.Option("--scale", help="desk: small networks, fewer rounds; paper: as published.")
-    ] = "desk",
+        str, typer.Option("--scale", help="small: small networks, fewer rounds; paper: as published.")
+    ] = "small",
     on: Annotated[
         str | None,
         typer.Option("--on", help="Recipes at paper scale, such as cifar10-large; the table's own by default."),
@@ -71,7 +71,7 @@ def bench(
                     whole &= play_missing(console, session, block.runs, quiet=quiet)
                     _show(console, block, _command(block, methods, seeds, settings or []), quiet)
         except KeyboardInterrupt:
-            raise stopped(console, "the same command with --resume") from None
+            raise stopped(console, AGAIN, [folder for block in blocks for folder in block.runs]) from None
     if not whole:
         raise typer.Exit(1)
 

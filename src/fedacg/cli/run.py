@@ -1,5 +1,6 @@
 """`fedacg run` and `fedacg compare`: play one experiment, or one with several methods and seeds."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,10 +82,8 @@ def run(
                 observers=observers,
             )
     except KeyboardInterrupt:
-        if not (folder / "experiment.toml").exists():
-            raise  # there is nothing to go on with
         again = f"fedacg run {folder / 'experiment.toml'} --out {folder} --resume"
-        raise stopped(console, again) from None
+        raise stopped(console, again, [folder]) from None
     if quiet:
         typer.echo(folder)
     else:
@@ -134,7 +133,7 @@ def compare(
                         observers=[*progress, *make_loggers(log or [], folder / name)],
                     )
         except KeyboardInterrupt:
-            raise stopped(console, "the same command with --resume") from None
+            raise stopped(console, AGAIN, [folder / name for name in experiments]) from None
 
     from fedacg.cli.report import report
 
@@ -190,10 +189,16 @@ def parse_seeds(text: str) -> list[int]:
         raise InputError(f"--seeds {text!r}: must be whole numbers with commas between them") from None
 
 
-def stopped(console: "Console", again: str) -> typer.Exit:
-    """The words and the code that an interrupted command ends with."""
-    console.print("\nStopped; the last whole round is saved. To go on:", highlight=False)
-    console.print(f"  {again}", highlight=False, markup=False, soft_wrap=True)
+AGAIN = "the same command with --resume"
+
+
+def stopped(console: "Console", again: str, folders: Iterable[Path]) -> typer.Exit:
+    """The words and the code that an interrupted command ends with; where no run was begun, none is named."""
+    if any((folder / "experiment.toml").exists() for folder in folders):
+        console.print("\nStopped; the last whole round is saved. To go on:", highlight=False)
+        console.print(f"  {again}", highlight=False, markup=False, soft_wrap=True)
+    else:
+        console.print("\nStopped before a run was begun; there is nothing to resume.", highlight=False)
     return typer.Exit(STOPPED)
 
 

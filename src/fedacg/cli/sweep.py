@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedacg.cli.run import DryRun, Method, Quiet, Recipe, ResumeMany, Seeds, Set, parse_seeds, stopped
+from fedacg.cli.run import AGAIN, DryRun, Method, Quiet, Recipe, ResumeMany, Seeds, Set, parse_seeds, stopped
 from fedacg.cli.stopping import interruptible
 from fedacg.config.recipe import find, override, with_method
 
@@ -58,7 +58,7 @@ def sweep(
                     return
                 whole = play_missing(console, session, runs, quiet=quiet)
         except KeyboardInterrupt:
-            raise stopped(console, "the same command with --resume") from None
+            raise stopped(console, AGAIN, runs) from None
     _show(console, axes, points, folder, quiet)
     if not whole:
         raise typer.Exit(1)
