@@ -36,7 +36,7 @@ _PATIENCE = 30.0
 _TICK = 1.0
 """Seconds between two looks at the pulses of workers that are waited for."""
 _SILENCE, _LONGEST_START = 30, 120
-"""Looks without a change of the pulse until it is reported, of a worker that has started and of one that has not."""
+"""Looks without a change of the pulse until it is reported: of a worker that has started, of one that has not."""
 
 _log = logging.getLogger("fedacg")
 
