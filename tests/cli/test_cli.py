@@ -19,7 +19,7 @@ from fedacg.simulation.sampling import Attendance, Sampling
 from fedacg.version import __version__
 from support.command import TINY, Command, start
 
-RUN_FILES = {"experiment.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json"}
+RUN_FILES = {"run.json", "experiment.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json"}
 
 
 def files(folder: Path) -> set[str]:
@@ -31,7 +31,7 @@ def summary(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_run_writes_its_four_files_and_says_where(fedacg: Command) -> None:
+def test_a_run_writes_its_five_files_and_says_where(fedacg: Command) -> None:
     outcome = fedacg("run", "tiny.toml", "--set", "rounds=3")
     assert outcome.code == 0
     assert outcome.err == ""

@@ -20,6 +20,7 @@ from fedacg.cli.run import compare, run
 from fedacg.cli.sweep import sweep
 from fedacg.cli.watch import watch
 from fedacg.config.recipe import find, recipe_names
+from fedacg.core.text import printable
 from fedacg.errors import InputError, RunError
 from fedacg.version import __version__
 
@@ -78,8 +79,10 @@ def main() -> None:
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
-    for line in (str(error), *getattr(error, "__notes__", [])):
-        typer.echo(f"error: {line}", err=True)
+    for text in (str(error), *getattr(error, "__notes__", [])):
+        # What a message quotes may come from a file, and a terminal would obey it.
+        lines = "\n".join(map(printable, text.split("\n")))
+        typer.echo(f"error: {lines}", err=True)
     sys.exit(code)
 
 
