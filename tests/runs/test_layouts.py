@@ -40,7 +40,7 @@ def play(out: Path, channels_last: bool, *, stop: int = 0, **settings: Any) -> f
             raise KeyboardInterrupt
 
     clients, model = data(), network()
-    # A model's own wish and not a setting: the description is the same, as when a version finds another one faster.
+    # A model's own wish and not a setting: the description is the same whichever it is.
     model.channels_last = channels_last  # type: ignore[assignment]
     given = {"rounds": 6, "participation": 0.5, "local_steps": 3, "batch_size": 5, "workers": 0} | settings
     try:
