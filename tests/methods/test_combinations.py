@@ -4,7 +4,6 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
-from fedacg.methods.objective import Proximal
 
 from fedacg import methods
 from fedacg.config import methods as catalogue
