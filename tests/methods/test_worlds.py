@@ -66,7 +66,7 @@ def test_a_round_that_nobody_answers_leaves_everything_as_it_was(tmp_path: Path,
     others = [metrics.arrived for metrics in result.history if metrics.answered]
     without = tmp_path / "without"
     points(method, rounds=len(others), cohorts=others, out=without)
-    ours, theirs = load_moment(out).state, load_moment(without).state
+    ours, theirs = load_moment(out).vectors, load_moment(without).vectors
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert _kept(out) == _kept(without)
@@ -201,7 +201,7 @@ def test_digits_are_learned_with_thirty_percent_failures_and_thirty_percent_stra
         ("population.present=15", "population.replace = 0.5: of 15 present clients 7.5 would leave"),
         ("population.stage=0", "population.stage = 0: must be greater than or equal to 1"),
         ("population.present=2", "cohort.size = 3: there are only 2 clients"),
-        ("cohort.draw=dice", "cohort.draw = 'dice': must be 'exact' or 'coin'"),
+        ("cohort.draw=dice", "unknown draw 'dice': choose from coin, exact, or module:function"),
     ],
 )
 def test_worlds_that_cannot_be_are_refused(fedacg: Command, setting: str, message: str) -> None:
@@ -213,5 +213,5 @@ def test_worlds_that_cannot_be_are_refused(fedacg: Command, setting: str, messag
 def test_the_world_of_a_call_from_python_is_checked_too() -> None:
     with pytest.raises(fedacg.InputError, match=r"failures\.drop = 2"):
         points(failures={"drop": 2.0})
-    with pytest.raises(fedacg.InputError, match="draw = 'dice': must be 'exact' or 'coin'"):
+    with pytest.raises(fedacg.InputError, match="unknown draw 'dice': choose from coin, exact"):
         points(draw="dice")
