@@ -165,6 +165,7 @@ SAME = (
     "analysis.every=5",
     "evaluate.targets=[0.5]",
     "evaluate.client_losses=true",
+    "data.partial=true",
 )
 """What may differ in the same experiment."""
 

@@ -96,9 +96,11 @@ def test_workers_take_devices_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_that_takes_over_has_the_number_of_the_dead_one() -> None:
     pool = Pool(2)
     try:
+        pool.muster()
         before = pool.pids
         pool._workers[1].orders.append(Prepare(0))
         pool.abandon()
+        pool.muster()
         assert [worker.number for worker in pool._workers] == [0, 1]
         assert pool.pids[0] == before[0]
         assert pool.pids[1] != before[1]

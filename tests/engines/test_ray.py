@@ -152,7 +152,7 @@ def train(engine: Engine, tasks: Sequence[Task] = TASKS) -> list[Tensor]:
 
 
 def test_without_ray_the_error_says_how_to_get_it(fedacg: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("fedacg.engines.ray_")]:
+    for name in [name for name in sys.modules if name.startswith("fedacg.engines.ray.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
     outcome = fedacg("run", "tiny.toml", "--set", "engine.name=ray")

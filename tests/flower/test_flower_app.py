@@ -68,14 +68,14 @@ def test_states_stay_at_the_nodes_and_the_server_keeps_receipts(tmp_path: Path) 
     trial.federate(trial.grid())
     receipts = sorted((trial.out / "clients").glob("*/*.safetensors"))
     assert [str(path.relative_to(trial.out)) for path in receipts] == [
-        f"clients/{c}/4.safetensors" for c in range(3)
+        f"clients/0/{c}-4.safetensors" for c in range(3)
     ]
     assert all([v.tolist() for v in load_file(path).values()] == [[4]] for path in receipts)
     states = sorted((tmp_path / "states").rglob("*.safetensors"))
     federation = json.loads((trial.out / "federation.json").read_text())["name"]
     # The last visit, and the one before it, which a server that goes back may ask for.
     assert [str(path.relative_to(tmp_path / "states")) for path in states] == [
-        f"{federation}/{client}/{client}/{visit}.safetensors" for client in range(3) for visit in (3, 4)
+        f"{federation}/{client}/0/{client}-{visit}.safetensors" for client in range(3) for visit in (3, 4)
     ]
     assert {tuple(load_file(path)) for path in states} == {("g",)}
 
@@ -109,7 +109,7 @@ def test_a_node_that_has_lost_its_state_cannot_go_on_with_another(tmp_path: Path
 
     def lose_the_disk(round: int, node: int) -> None:
         if (round, node) == (2, node_id(0)):
-            for path in (tmp_path / "states").glob("*/0/0/1.safetensors"):
+            for path in (tmp_path / "states").glob("*/0/0/0-1.safetensors"):
                 path.unlink()
 
     grid.before_train = lose_the_disk

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import enumerate as all_threads
 
@@ -13,7 +13,7 @@ from torch.nn.utils import parameters_to_vector
 
 import fedacg as package
 from fedacg import models
-from fedacg.core import plugins
+from fedacg.core import plugins, seals
 from fedacg.errors import DataMissing, InputError
 from fedacg.models.size import parameters
 from fedacg.report.live import LiveReport
@@ -36,6 +36,12 @@ def load():
 """
 SMALL = ("data.name=helper:load", "data.clients=6", "cohort.size=4", "rounds=2", "analysis.rounds=[2]")
 FAST = ("--workers", "1", "--resolution", "2", "--examples", "20")
+
+
+def lie(path: Path, change: Mapping[str, object]) -> None:
+    """Write other things into a sealed file, and seal it again."""
+    record = seals.unseal(path.read_bytes())
+    path.write_text(seals.seal(json.dumps({**record, **change})))
 
 
 @pytest.fixture
@@ -122,8 +128,7 @@ def test_no_name_passes_the_gate_while_a_folder_is_read(name: str, fedacg: Comma
 
 
 def test_a_model_that_is_code_is_imported_only_with_trust(fedacg: Command, foreign: Path) -> None:
-    described = json.loads((foreign / "model.json").read_text())
-    (foreign / "model.json").write_text(json.dumps({**described, "name": "helper:net"}))
+    lie(foreign / "model.json", {"name": "helper:net"})
     with pytest.raises(InputError, match=r"model\.name = 'helper:net': this is code, net of the module helper"):
         load_model(foreign)
     assert not Path("imported").exists()
@@ -210,8 +215,7 @@ def test_a_model_file_that_lies_is_refused_and_takes_no_memory(
 ) -> None:
     experiment = tiny(tmp_path, "rounds=1")
     play(experiment, prepare(experiment), folder=tmp_path / "run")
-    path = tmp_path / "run" / "model.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    lie(tmp_path / "run" / "model.json", change)
     with pytest.raises(InputError, match=words):
         load_model(tmp_path / "run")
 
