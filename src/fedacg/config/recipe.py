@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedacg.config.methods import is_known
-from fedacg.core import files
+from fedacg.core.files import read_text
 from fedacg.errors import InputError, unknown
 
 Tree = dict[str, Any]
@@ -17,7 +17,7 @@ Tree = dict[str, Any]
 def read_toml(path: Path) -> Tree:
     """The tree of settings in a TOML file."""
     try:
-        return tomllib.loads(files.read_text(path))
+        return tomllib.loads(read_text(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # among them numbers of thousands of digits, or as many brackets
