@@ -14,11 +14,14 @@ from fedacg.version import __version__
 
 if TYPE_CHECKING:
     from fedacg import data, methods, models
+    from fedacg.config.experiment import Experiment
+    from fedacg.config.parameters import recipe
     from fedacg.runs.api import run
     from fedacg.runs.model_file import load_model
     from fedacg.runs.runner import Result
 
 __all__ = [
+    "Experiment",
     "InputError",
     "Result",
     "RunError",
@@ -27,12 +30,15 @@ __all__ = [
     "load_model",
     "methods",
     "models",
+    "recipe",
     "run",
 ]
 
 _LATER = {
+    "Experiment": "fedacg.config.experiment",
     "Result": "fedacg.runs.runner",
     "load_model": "fedacg.runs.model_file",
+    "recipe": "fedacg.config.parameters",
     "run": "fedacg.runs.api",
 }
 _PACKAGES = ("data", "methods", "models")

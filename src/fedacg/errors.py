@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend, and the words they are told in.
+"""Errors that are the user's to mend, and their wording.
 
 Everything raised from here ends a command with its message and exit code 2, without a traceback.
 Any other exception is a bug and shows its traceback.
@@ -13,6 +13,21 @@ _MOST_NAMES = 20
 
 class InputError(ValueError):
     """Something that was given does not fit: the message names it, its value and what is allowed."""
+
+
+class SettingError(InputError):
+    """A setting does not fit: `key` is what it is called in an experiment file, dotted."""
+
+    def __init__(self, key: str, value: str, reason: str) -> None:
+        super().__init__(key, value, reason)  # all that a copy in another process is made from
+        self.key, self.value, self.reason = key, value, reason
+
+    def __str__(self) -> str:
+        return f"{self.key} = {self.value}: {self.reason}"
+
+    def under(self, name: str) -> "SettingError":
+        """The same, for someone who knows the setting by another name."""
+        return SettingError(name, self.value, self.reason)
 
 
 class DataMissing(InputError):

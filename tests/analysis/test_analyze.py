@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from test_cli_bad_input import refused
-from test_page import Page
 from torch import Tensor, nn
 
 import fedacg as package
@@ -28,7 +26,8 @@ from fedacg.runs import recording
 from fedacg.runs.build import prepare
 from fedacg.runs.history import read_metrics
 from fedacg.runs.runner import play
-from support.command import Command
+from support.command import Command, refused
+from support.page import Page
 from support.runs import tiny
 
 METHODS = ("fedavgm", "fedcm", "fedacg")

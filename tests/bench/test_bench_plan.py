@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from test_cli_bad_input import refused
 
 from fedacg.bench import published
 from fedacg.bench.folders import place, run_name, spelled
@@ -15,7 +14,7 @@ from fedacg.config.recipe import find, recipe_names
 from fedacg.errors import InputError
 from fedacg.methods import METHODS
 from fedacg.runs.folder import RunFolder
-from support.command import Command
+from support.command import Command, refused
 
 TABLES = [
     "main-moderate",

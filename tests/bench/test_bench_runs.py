@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-from test_cli_bad_input import refused
 
 from fedacg.bench.estimate import count, estimate, human_seconds
 from fedacg.bench.plan import make_plan
@@ -16,7 +15,7 @@ from fedacg.methods import METHODS
 from fedacg.runs.build import load_data, prepare
 from fedacg.runs.runner import play
 from fedacg.runs.session import Session
-from support.command import Command, start
+from support.command import Command, refused, start
 from support.runs import StopAfter, tiny
 
 TINY = [

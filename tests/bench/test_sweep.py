@@ -6,14 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
-from test_cli_bad_input import refused
 
 from fedacg.bench.effect import Dot, Effect
 from fedacg.bench.grid import Axis, expand, parse_axis
 from fedacg.config.recipe import find
 from fedacg.errors import InputError
 from fedacg.report.table import Spread
-from support.command import Command, start
+from support.command import Command, refused, start
 
 SMALL = ["--set", "rounds=6", "--out", "out"]
 

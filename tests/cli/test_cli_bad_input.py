@@ -4,25 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_data_cifar import small, write
 
 from fedacg.data import catalogue
 from fedacg.data.files import md5
 from fedacg.data.sources import cifar
 from fedacg.data.sources.cifar import CifarSource
 from fedacg.runs.folder import RunFolder
-from support.command import Command, Outcome
-
-
-def refused(outcome: Outcome, *words: str) -> None:
-    """Exit code 2 and one message on stderr that has all these words."""
-    assert outcome.code == 2, outcome
-    assert outcome.out == ""
-    assert outcome.err.startswith("error: ")
-    assert outcome.err.count("error:") == 1
-    assert "Traceback" not in outcome.err
-    for word in words:
-        assert word in outcome.err
+from support.cifar_files import small, write
+from support.command import Command, refused
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedacg.config.experiment import Experiment
+from fedacg.config.experiment import INCIDENTAL, Experiment, decisive
 from fedacg.config.recipe import override, with_method
 from fedacg.errors import InputError
 
@@ -155,12 +155,42 @@ def test_a_difference_names_the_keys_with_both_values() -> None:
     assert one.difference(one) == []
 
 
-def test_where_the_work_is_done_and_what_it_is_called_makes_no_difference() -> None:
-    one = Experiment()
-    other = override({}, ["name=other", "engine.name=serial", "engine.workers=7", "save.seconds=0"])
-    assert one.difference(Experiment.parse(other)) == []
-    for setting in ("seed=1", "rounds=7", "cohort.size=3", "evaluate.every=2", "data.alpha=0.4"):
-        assert len(one.difference(Experiment.parse(override({}, [setting])))) == 1
+SAME = (
+    "name=other",
+    "engine.name=serial",
+    "engine.workers=7",
+    "engine.address=local",
+    "save.seconds=0",
+    "analysis.rounds=[3]",
+    "analysis.every=5",
+    "evaluate.targets=[0.5]",
+    "evaluate.client_losses=true",
+)
+"""What may differ in the same experiment."""
+
+
+@pytest.mark.parametrize("setting", SAME)
+def test_what_the_bits_do_not_follow_from_makes_no_other_experiment(setting: str) -> None:
+    assert Experiment().difference(Experiment.parse(override({}, [setting]))) == []
+
+
+def test_those_are_all_and_every_other_key_makes_another_experiment() -> None:
+    assert {setting.partition("=")[0] for setting in SAME} == INCIDENTAL
+    for setting in (
+        "seed=1",
+        "rounds=7",
+        "cohort.size=3",
+        "evaluate.every=2",
+        "data.alpha=0.4",
+        "engine.fuse=off",
+    ):
+        assert len(Experiment().difference(Experiment.parse(override({}, [setting])))) == 1
+    assert len(Experiment().difference(Experiment.parse(override({}, ["engine.device=cuda"])))) == 1, "it rounds"
+
+
+def test_a_key_of_another_version_counts() -> None:
+    settings = {"name": "a", "local.lr": 0.1, "local.lookback": 3, "save.seconds": 1}
+    assert decisive(settings) == {"local.lr": 0.1, "local.lookback": 3}
 
 
 def test_naming_another_model_or_method_drops_the_options_of_the_old_one() -> None:

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_report_labels import examples
 
 from fedacg.data import catalogue
 from fedacg.data.examples import Dataset, Owners
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.report import curves, labels, labels_picture
 from support.command import Command
+from support.labels import examples
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ import typer.main
 import fedacg
 from fedacg import models
 from fedacg.cli import app
-from fedacg.config.experiment import Experiment
+from fedacg.config.experiment import Experiment, flatten
+from fedacg.config.parameters import KEYS, NAMES
 from fedacg.config.recipe import find, override, recipe_names, with_method
 from fedacg.config.sections import Section
 from fedacg.data import catalogue, download
@@ -276,10 +277,17 @@ def test_every_parameter_of_run_is_documented_with_its_default() -> None:
     documented = {
         name: row[1] for row in rows(read("docs/bring-your-own.md"), "| parameter") for name in row[0].split(", ")
     }
+    defaults = flatten(Experiment().model_dump())
     for name, parameter in inspect.signature(fedacg.run).parameters.items():
-        default = parameter.default
-        spelled = json.dumps(default) if isinstance(default, str) else repr(default)
-        assert documented.pop(f"`{name}`") == ("" if default is parameter.empty else f"`{spelled}`")
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            assert documented.pop(f"`{name}`") == f"`{parameter.default!r}`"
+    for name in NAMES:
+        key, shown = KEYS.get(name, name), documented.pop(f"`{name}`")
+        if key in defaults and name != "name":
+            default = defaults[key]
+            assert shown == f"`{json.dumps(default) if isinstance(default, str) else repr(default)}`"
+        else:
+            assert shown == ""
     assert documented == {}
 
 

@@ -12,9 +12,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp.strategy import FedAvg
 from numpy.testing import assert_allclose, assert_array_equal
 
+from fedacg.config.methods import METHODS
 from fedacg.errors import InputError
 from fedacg.flower import FedACG, add_penalty
-from fedacg.methods.fedacg import FEDACG
 from support.flower_nodes import Node, Nodes, answer, arrays, failing, packed, record, replying
 from support.quadratics import Point, client, half_square, states
 
@@ -99,7 +99,7 @@ def test_momentum_that_is_put_back_continues_to_the_bit() -> None:
 def test_defaults_are_those_of_the_catalogue() -> None:
     strategy = FedACG()
     assert {"lam": strategy.lam, "server_lr": strategy.server_lr} == {
-        name: FEDACG.options[name].default for name in ("lam", "server_lr")
+        name: METHODS["fedacg"].options[name].default for name in ("lam", "server_lr")
     }
 
 

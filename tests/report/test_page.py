@@ -8,7 +8,6 @@ import hashlib
 import io
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -24,43 +23,13 @@ from fedacg.report.page_text import SplitPicture
 from fedacg.report.runs import find_runs, group_runs, load_run
 from fedacg.report.series import curves_of
 from support.folders import add_round, fake_run
+from support.page import Page
 
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures for papers take most of a report's time; what stands in the page is this."""
     monkeypatch.setattr(curves, "render", lambda figure, kind, dpi=0: b"a picture")
-
-
-class Page(HTMLParser):
-    """The tags, the attributes and the text of a page, and what its script elements hold."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str, str | None]] = []
-        self.words: list[str] = []
-        self.scripts: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value) for name, value in attrs]
-
-    def handle_data(self, data: str) -> None:
-        # Inside a script or a style the parser reads no tags.
-        inside = self.cdata_elem
-        if inside != "style":
-            (self.scripts if inside == "script" else self.words).append(data)
-
-    @property
-    def data(self) -> Any:
-        return json.loads(self.scripts[0])
-
-    def having(self, name: str) -> list[tuple[str, str | None]]:
-        """The tags with an attribute of this name, and its values."""
-        return [(tag, value) for tag, attribute, value in self.attributes if attribute == name]
 
 
 def report(*folders: Path, out: Path, targets: list[float] | None = None) -> Page:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import re
 import statistics
@@ -19,7 +20,7 @@ from fedacg.errors import InputError
 from fedacg.report import Report, curves, write
 from fedacg.report.cells import Cell, Column, columns_of, to_markdown
 from fedacg.report.latex import escape, to_latex
-from fedacg.report.runs import find_runs, group_runs, load_run
+from fedacg.report.runs import cautions, find_runs, group_runs, load_run, targets_of
 from fedacg.report.series import PALETTE, curves_of
 from fedacg.report.settings import common, differing, labels
 from fedacg.report.table import Effort, Row, Spread
@@ -76,6 +77,29 @@ def test_labels_say_no_more_than_is_needed():
         "fedavg digits",
         "fedacg cifar10",
     ]
+
+
+def test_runs_that_differ_only_in_what_changes_no_bits_are_one_group(tmp_path):
+    folders = [fake_run(tmp_path / f"{seed}", [0.5], seed=seed) for seed in (0, 1, 2)]
+    for folder, more in zip(folders, ("[engine]\nworkers = 1", "[engine]\nname = 'ray'", ""), strict=True):
+        with (folder / "experiment.toml").open("a") as file:
+            file.write(more)
+    (group,) = group_runs([load_run(folder) for folder in folders])
+    assert [run.seed for run in group.runs] == [0, 1, 2]
+    assert cautions([group]) == []
+
+
+def test_a_key_that_was_left_to_its_default_is_as_good_as_given(tmp_path):
+    folders = [fake_run(tmp_path / f"{seed}", [0.5], seed=seed) for seed in (0, 1)]
+    with (folders[0] / "experiment.toml").open("a") as file:
+        file.write("[local]\nepochs = 5\n[cohort]\nweights = 'examples'\n")
+    assert len(group_runs([load_run(folder) for folder in folders])) == 1
+
+
+def test_targets_that_a_run_was_resumed_with_count(tmp_path):
+    folder = fake_run(tmp_path / "a", [0.5], targets="[0.4]")
+    (folder / "summary.json").write_text(json.dumps({"targets": [0.4, 0.6]}))
+    assert targets_of([load_run(folder)]) == [0.4, 0.6]
 
 
 def test_runs_that_differ_only_by_seed_are_one_group(tmp_path):

@@ -4,7 +4,6 @@ import io
 
 import numpy as np
 import pytest
-import torch
 from matplotlib.text import Text
 from PIL import Image
 
@@ -12,14 +11,11 @@ from fedacg.data.examples import FederatedData, ListedClients, TensorExamples
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.report import curves, labels, labels_picture
 from fedacg.report.labels import LabelCounts
+from support.labels import examples
 
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
-
-
-def examples(*held: int) -> TensorExamples:
-    return TensorExamples(torch.zeros(len(held), 1), torch.tensor(held))
 
 
 def federation(*clients: TensorExamples, classes: int) -> FederatedData:

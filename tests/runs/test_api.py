@@ -13,8 +13,12 @@ from torch.nn.utils import parameters_to_vector
 
 import fedacg
 from fedacg import InputError, Result
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import read_toml
 from fedacg.core.vector import sha256
 from fedacg.data.own import MappedExamples
+from fedacg.runs.build import prepare
+from fedacg.runs.runner import play
 from fedacg.simulation.metrics import RoundMetrics
 
 Pair = tuple[Tensor, Tensor]
@@ -361,7 +365,7 @@ def test_a_count_of_batches_stays_whole_when_clients_differ() -> None:
         ({"method": "fedavgm+acg"}, r"has a server rule of its own"),
         ({"options": {"lambda": 1}}, r"^unknown option of method fedacg 'lambda': did you mean 'lam'\?"),
         ({"options": {"lam": 1}}, r"^method.lam = 1: must lie in \[0, 1\)"),
-        ({"options": {"name": "fedavg"}}, r"^unknown option of method fedacg 'name'"),
+        ({"options": {"name": "fedavg"}}, r"^options = \{'name': 'fedavg'\}: name is no option"),
         ({"resume": True}, r"^resume = True: say which run with out="),
         ({"model": nn.ReLU()}, r"^model: has no trainable parameters"),
         ({"model": linear().requires_grad_(False)}, r"^model: has no trainable parameters"),
@@ -383,3 +387,51 @@ def test_nothing_is_written_for_a_run_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         run(model=nn.ReLU(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_an_experiment_of_the_catalogue_runs_as_the_program_runs_it(tmp_path: Path) -> None:
+    experiment = fedacg.recipe("quickstart", rounds=2, engine="serial")
+    result = fedacg.run(experiment, out=tmp_path / "run")
+    assert result.history.rounds == 2
+    assert torch.equal(result.vector, play(experiment, prepare(experiment)).vector)
+    assert Experiment.parse(read_toml(tmp_path / "run" / "experiment.toml")) == experiment
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": 3}, r"^rounds: an experiment is given; say it there"),
+        ({"model": nn.Linear(2, 2)}, r"^model: an experiment is given"),
+    ],
+)
+def test_with_an_experiment_come_no_settings_beside_it(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        fedacg.run(fedacg.recipe("quickstart"), **settings)
+
+
+def test_without_an_experiment_a_model_and_data_are_needed() -> None:
+    with pytest.raises(InputError, match=r"^clients: is needed, with model=, clients= and test="):
+        fedacg.run(model=nn.Linear(2, 2))
+
+
+def test_tables_and_short_names_are_the_same() -> None:
+    short = run(lr=0.05, local_epochs=2, cohort_size=2)
+    given = {"participation": None, "local_epochs": None, "lr": None}  # in place of those of every run here
+    tables = run(**given, local={"lr": 0.05, "epochs": 2}, cohort={"fraction": 0.5, "size": 2})
+    assert torch.equal(short.vector, tables.vector)
+
+
+def test_the_layout_is_part_of_the_description(tmp_path: Path) -> None:
+    run(out=tmp_path / "run", channels_last=True)
+    assert read_toml(tmp_path / "run" / "experiment.toml")["model"]["layout"] == "channels-last"
+    with pytest.raises(InputError, match=r'model.layout is "channels-last" there and "auto" here'):
+        run(out=tmp_path / "run", resume=True)
+    with pytest.raises(InputError, match=r"^channels_last: is given as layout as well"):
+        run(channels_last=True, layout="default")
+
+
+def test_a_target_more_does_not_forbid_going_on(tmp_path: Path) -> None:
+    first = run(out=tmp_path / "run", targets=[0.5])
+    again = run(out=tmp_path / "run", targets=[0.5, 0.9], resume=True)
+    assert torch.equal(first.vector, again.vector)
+    assert again.summary["targets"] == [0.5, 0.9]

@@ -109,3 +109,14 @@ def digests_with_and_without_kills(folder: Path, kills: int, moments: random.Ran
         json.loads((folder / run / "summary.json").read_text())["vector_sha256"] for run in ("whole", "killed")
     )
     return undisturbed, killed
+
+
+def refused(outcome: Outcome, *words: str) -> None:
+    """Exit code 2 and one message on stderr that has all these words."""
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("error:") == 1
+    assert "Traceback" not in outcome.err
+    for word in words:
+        assert word in outcome.err

@@ -135,7 +135,7 @@ def compare(
 
     if not quiet:
         console.print()
-    report([folder / name for name in experiments], out=folder, target=None, quiet=quiet)
+    report([folder / name for name in experiments], out=folder, target=list(first.evaluate.targets), quiet=quiet)
 
 
 def folder_name(experiment: "Experiment") -> str:

@@ -5,7 +5,7 @@ before anything else is done, with the field, the value and what is allowed.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Self, TypeVar
 
@@ -19,14 +19,16 @@ from fedacg.config.sections import (
     EngineSettings,
     EvaluateSettings,
     FailureSettings,
+    Incidental,
     LocalSettings,
     MethodSettings,
     ModelSettings,
     PopulationSettings,
     SaveSettings,
     Section,
+    is_incidental,
 )
-from fedacg.errors import InputError
+from fedacg.errors import InputError, SettingError
 
 Settings = TypeVar("Settings", bound=Section)
 
@@ -34,7 +36,7 @@ Settings = TypeVar("Settings", bound=Section)
 class Experiment(Section):
     """A complete description of a run: running it again gives the same bits."""
 
-    name: str = "experiment"
+    name: Incidental[str] = "experiment"
     seed: int = Field(0, ge=0)
     rounds: int = Field(100, ge=1)
     data: DataSettings = DataSettings()
@@ -46,8 +48,8 @@ class Experiment(Section):
     local: LocalSettings = LocalSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     engine: EngineSettings = EngineSettings()
-    save: SaveSettings = SaveSettings()
-    analysis: AnalysisSettings = AnalysisSettings()
+    save: Incidental[SaveSettings] = SaveSettings()
+    analysis: Incidental[AnalysisSettings] = AnalysisSettings()
 
     @model_validator(mode="after")
     def _recorded_rounds_are_played(self) -> Self:
@@ -66,8 +68,8 @@ class Experiment(Section):
         return write_toml(self.model_dump())
 
     def difference(self, other: "Experiment") -> list[str]:
-        """What differs in a way that changes the result, a line a key; where the work is done does not."""
-        ours, theirs = (flatten(e._decisive()) for e in (self, other))
+        """What makes them two experiments, a line a key; nothing if running either gives the same bits."""
+        ours, theirs = (decisive(flatten(e.model_dump())) for e in (self, other))
         keys = sorted(ours.keys() | theirs.keys())
         return [
             f"{key} is {_written(ours[key]) if key in ours else 'absent'}"
@@ -76,20 +78,36 @@ class Experiment(Section):
             if ours.get(key) != theirs.get(key)
         ]
 
-    def _decisive(self) -> dict[str, Any]:
-        """The settings that the bits of the result follow from."""
-        return {
-            **self.model_dump(exclude={"engine", "save", "name", "analysis"}),
-            "engine": self.engine.model_dump(include={"fuse"}),
-        }
+
+def _incidental(section: type[Section], prefix: str = "", whole: bool = False) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        key, aside = f"{prefix}{name}", whole or is_incidental(field)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _incidental(field.annotation, f"{key}.", aside)
+        elif aside:
+            yield key
 
 
-def parse(section: type[Settings], tree: Mapping[str, Any]) -> Settings:
-    """The settings that a tree holds; what is wrong with them in one InputError."""
+INCIDENTAL = frozenset(_incidental(Experiment))
+"""The dotted keys that make no other experiment."""
+
+
+def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of settings by dotted key, those that the bits of the result follow from, and those nothing is known of."""
+    return {key: value for key, value in settings.items() if key not in INCIDENTAL}
+
+
+def parse(
+    section: type[Settings], tree: Mapping[str, Any], spell: Callable[[str], str] = lambda key: key
+) -> Settings:
+    """The settings that a tree holds; what is wrong with them in one InputError.
+
+    `spell` says by which name whoever gave the tree knows a key.
+    """
     try:
         return section.model_validate(tree)
     except ValidationError as error:
-        raise InputError("\n".join(_explain(section, problem) for problem in error.errors())) from None
+        raise InputError("\n".join(_explain(section, problem, spell) for problem in error.errors())) from None
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -112,7 +130,7 @@ def _written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _explain(root: type[Section], problem: Any) -> str:
+def _explain(root: type[Section], problem: Any, spell: Callable[[str], str]) -> str:
     """One of pydantic's problems in the words of this project."""
     where = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
@@ -125,9 +143,11 @@ def _explain(root: type[Section], problem: Any) -> str:
         hint = f"did you mean {near[0]!r}? " if near else ""
         return f"unknown key {where!r}: {hint}choose from {', '.join(known)}"
     cause = problem.get("ctx", {}).get("error")
+    if isinstance(cause, SettingError):
+        return str(cause.under(spell(cause.key)))
     if isinstance(cause, InputError):
         return str(cause)
     if problem["type"] == "model_type":
         return f"{where} = {problem['input']!r}: must be a table, [{where}] in a file"
     allowed = problem["msg"].replace("Input should be", "must be").replace("a valid tuple", "a list")
-    return f"{where} = {problem['input']!r}: {allowed}"
+    return str(SettingError(spell(where), repr(problem["input"]), allowed))

@@ -12,7 +12,7 @@ from typing import TypeVar
 from fedacg.config.catalogue import METHODS, MODIFIERS
 from fedacg.config.catalogue.entry import Entry, Modifier, Option, fraction, positive, rate
 from fedacg.core.plugins import announced, is_plugin, load
-from fedacg.errors import InputError, unknown
+from fedacg.errors import InputError, SettingError, unknown
 
 __all__ = [
     "METHODS",
@@ -120,7 +120,7 @@ def complete(name: str, options: Mapping[str, float]) -> dict[str, float]:
         if option not in known:
             raise unknown(f"option of method {name}", option, known)
         if isinstance(value, bool) or not isinstance(value, Real):
-            raise InputError(f"method.{option} = {value!r}: must be a number in {known[option]}")
+            raise SettingError(f"method.{option}", repr(value), f"must be a number in {known[option]}")
         if not known[option].admits(value):
-            raise InputError(f"method.{option} = {value}: must lie in {known[option]}")
+            raise SettingError(f"method.{option}", str(value), f"must lie in {known[option]}")
     return {option: float(options.get(option, spec.default)) for option, spec in known.items()}

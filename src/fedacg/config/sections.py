@@ -7,14 +7,21 @@ them together.
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from fedacg.config import methods
 from fedacg.config.names import DATA_SETS, GIVEN, MODELS, SPLITS
 from fedacg.core.plugins import announced, is_plugin, may_import
-from fedacg.errors import InputError, unknown
+from fedacg.errors import InputError, SettingError, unknown
+
+T = TypeVar("T")
+_INCIDENTAL = "incidental"
+Incidental = Annotated[T, _INCIDENTAL]
+"""A setting, or a whole table, that the bits of the result do not follow from. Runs that differ in nothing else
+are the same experiment: either resumes the other, and they share a row of a report and a folder of `bench`."""
 
 
 class Section(BaseModel):
@@ -94,7 +101,7 @@ class ModelSettings(Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return _named("model", "models", name, MODELS)
+        return name if name == GIVEN else _named("model", "models", name, MODELS)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -147,7 +154,7 @@ class CohortSettings(Section):
     def check(self, clients: int) -> None:
         """Refuse a cohort that `clients` clients cannot make up."""
         if self.size > clients:
-            raise InputError(f"cohort.size = {self.size}: there are only {clients} clients")
+            raise SettingError("cohort.size", str(self.size), f"there are only {clients} clients")
 
     def count(self, clients: int) -> int:
         """M, the number of clients a round out of so many."""
@@ -167,13 +174,15 @@ class PopulationSettings(Section):
     def check(self, clients: int) -> None:
         """Refuse a population that `clients` clients cannot make up."""
         if self.present > clients:
-            raise InputError(f"population.present = {self.present}: there are only {clients} clients")
+            raise SettingError("population.present", str(self.present), f"there are only {clients} clients")
         absent = clients - self.present
         leaving = self.replace * self.present
         if leaving > absent:
-            raise InputError(
-                f"population.replace = {self.replace:g}: of {self.present} present clients {leaving:g} would "
-                f"leave a stage, and only {absent} are absent to take their places"
+            raise SettingError(
+                "population.replace",
+                f"{self.replace:g}",
+                f"of {self.present} present clients {leaving:g} would leave a stage, and only {absent} are absent "
+                "to take their places",
             )
 
 
@@ -257,7 +266,7 @@ class LocalSettings(Section):
         }
         for key, useless in idle.items():
             if useless:
-                raise InputError(f"local.{key} = {getattr(self, key)!r}: has no effect, as {why[key]}")
+                raise SettingError(f"local.{key}", repr(getattr(self, key)), f"has no effect, as {why[key]}")
         return self
 
     def steps_for(self, examples: int) -> int:
@@ -274,23 +283,23 @@ class EvaluateSettings(Section):
     """Test examples a forward pass."""
     examples: int = Field(0, ge=0)
     """Test on at most so many examples, drawn once by the seed; 0 takes the whole test set."""
-    targets: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((), strict=False)
+    targets: Incidental[tuple[Annotated[float, Field(gt=0, le=1)], ...]] = Field((), strict=False)
     """Accuracies, as fractions, whose rounds and bytes a summary reports."""
-    client_losses: bool = False
+    client_losses: Incidental[bool] = False
     """Record the training loss of every client that answered, not only their mean."""
 
 
 class EngineSettings(Section):
-    """Where and how the local work is done; the result does not depend on it, but for the rounding of `fuse`."""
+    """Where and how the local work is done; of the result no more than the rounding depends on it."""
 
-    name: Literal["serial", "processes", "ray"] = "processes"
-    workers: int = Field(0, ge=0)
+    name: Incidental[Literal["serial", "processes", "ray"]] = "processes"
+    workers: Incidental[int] = Field(0, ge=0)
     """Workers, one thread each; 0 starts one for every core, or for every CPU of a Ray cluster."""
     fuse: Literal["auto", "on", "off"] = "auto"
     """Whether many clients are trained in one computation; `auto` does so where it was measured to pay."""
     device: Literal["cpu", "cuda", "mps"] = "cpu"
     """Where the workers compute; they take the devices of a machine in turn."""
-    address: str = ""
+    address: Incidental[str] = ""
     """Of a Ray cluster: host:port, `auto`, or `local` to start one; by default RAY_ADDRESS if set, else local."""
 
 
@@ -312,3 +321,8 @@ class AnalysisSettings(Section):
     def wants(self, round: int) -> bool:
         """Whether a round is recorded."""
         return round in self.rounds or (self.every > 0 and round % self.every == 0)
+
+
+def is_incidental(field: FieldInfo) -> bool:
+    """Whether a field of a section was declared `Incidental`."""
+    return _INCIDENTAL in field.metadata

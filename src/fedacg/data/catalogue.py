@@ -142,8 +142,6 @@ def federate(settings: DataSettings, seed: int) -> FederatedData:
     A split file takes the place of `split` and its options. Options that the split has no use for are left
     alone, so that one recipe can be run with several splits.
     """
-    if settings.split not in SPLITS:
-        raise errors.unknown("split", settings.split, SPLITS)
     if settings.name == SYNTHETIC:
         return _synthetic(settings, seed)
     whole = load(settings.name, path=settings.path, augment=settings.augment)

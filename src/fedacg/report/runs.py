@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedacg.config.experiment import flatten, show
+from fedacg.config.experiment import Experiment, flatten, show
 from fedacg.errors import InputError
 from fedacg.report.settings import Settings, differing, essential, identity, labels, method_name
 from fedacg.runs.history import History, read_metrics
@@ -129,20 +129,30 @@ def _parse(path: Path, description: str) -> dict[str, Any]:
     return experiment
 
 
+def comparable(runs: Sequence[Run]) -> list[Settings]:
+    """The settings of runs, defaults filled in; as they were written where one of them is of another version."""
+    try:
+        return [flatten(Experiment.parse(run.experiment).model_dump()) for run in runs]
+    except InputError:
+        return [run.settings for run in runs]
+
+
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Runs that differ in nothing but their seed together, in the order given, seeds going up.
+    """The runs of one experiment under different seeds together, in the order given, seeds going up.
 
     A second run of the same settings and the same seed is no second sample: it opens a group of its own,
     labelled #2.
     """
+    several = comparable(runs)
     seeds: dict[tuple[object, ...], dict[int, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    all_keys = sorted({key for run in runs for key in essential(run.settings)})
-    for run in runs:
-        seeds[identity(run.settings, all_keys)][run.seed].append(run)
-    alike = list(seeds.values())
-    firsts = [next(iter(by_seed.values()))[0] for by_seed in alike]
+    firsts: dict[tuple[object, ...], Settings] = {}
+    all_keys = sorted({key for settings in several for key in essential(settings)})
+    for run, settings in zip(runs, several, strict=True):
+        kind = identity(settings, all_keys)
+        seeds[kind][run.seed].append(run)
+        firsts.setdefault(kind, settings)
     groups: list[Group] = []
-    for label, by_seed in zip(labels([run.settings for run in firsts]), alike, strict=True):
+    for label, by_seed in zip(labels(list(firsts.values())), seeds.values(), strict=True):
         for copy in range(1, 1 + max(map(len, by_seed.values()))):
             members = [by_seed[seed][copy - 1] for seed in sorted(by_seed) if copy <= len(by_seed[seed])]
             name = label if copy == 1 else f"{label} #{copy}"
@@ -156,7 +166,7 @@ def _with_seed(label: str, run: Run, runs: int) -> Run:
 
 def cautions(groups: Sequence[Group]) -> list[str]:
     """What a reader must know before comparing the groups with one another."""
-    settings = [essential(run.settings) for group in groups for run in group.runs]
+    settings = [essential(each) for each in comparable([run for group in groups for run in group.runs])]
     differ = [key for key in differing(settings) if not key.startswith("method.")]
     notes = []
     if "data.name" in differ:
@@ -173,5 +183,6 @@ def cautions(groups: Sequence[Group]) -> list[str]:
 
 
 def targets_of(runs: Iterable[Run]) -> list[float]:
-    """The targets that the experiments name themselves."""
-    return sorted({float(target) for run in runs for target in run.settings.get("evaluate.targets", [])})
+    """The targets that the experiments name themselves, or were given when a run was resumed."""
+    named = [(*run.settings.get("evaluate.targets", []), *(run.summary or {}).get("targets", [])) for run in runs]
+    return sorted({float(target) for targets in named for target in targets})

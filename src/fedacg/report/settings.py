@@ -7,18 +7,15 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fedacg.config.experiment import show
+from fedacg.config.experiment import decisive, show
 
 Settings = dict[str, Any]
 """An experiment with dotted keys: {"seed": 0, "data.name": "digits", …}."""
 
-# A name and a seed make no other experiment, and the others only say how it is looked at.
-_INCIDENTAL = {"name", "seed", "evaluate.targets", "analysis.rounds", "analysis.every"}
-
 
 def essential(settings: Settings) -> Settings:
     """The settings that make two runs the same experiment but for the seed."""
-    return {key: value for key, value in settings.items() if key not in _INCIDENTAL}
+    return {key: value for key, value in decisive(settings).items() if key != "seed"}
 
 
 def identity(settings: Settings, keys: Iterable[str]) -> tuple[str, ...]:
