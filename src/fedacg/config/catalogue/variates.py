@@ -1,6 +1,6 @@
 """Methods that correct every client's drift by control variates or duals, which clients keep or send."""
 
-from fedacg.config.catalogue.entry import Entry, positive, rate
+from fedacg.config.catalogue.entry import Entry, Option, positive, rate
 
 ENTRIES: tuple[Entry, ...] = (
     Entry(
@@ -20,5 +20,68 @@ ENTRIES: tuple[Entry, ...] = (
         equation="ℓ + α/2 ‖w − (φ − h_i)‖² + ⟨w, g − g_i⟩; θ ← mean(w_i) + h",
         options={"alpha": rate(0.01)},
         build="fedacg.methods.feddc:feddc",
+    ),
+    Entry(
+        name="fedspeed",
+        title="FedSpeed",
+        reference="Sun et al., ICLR 2023",
+        link="https://arxiv.org/abs/2302.10429",
+        equation="feddyn+sam: w ← w − η(g(w + ρ g/‖g‖) + α(w − φ) − g_i)",
+        options={"rho": rate(0.1), "alpha": positive(0.1)},
+        build="fedacg.methods.sam:fedspeed",
+    ),
+    Entry(
+        name="fedgloss",
+        title="FedGloSS",
+        reference="Caldarola et al., CVPR 2025",
+        link="https://arxiv.org/abs/2412.03752",
+        equation="φ = θ − ρ Δ/‖Δ‖; otherwise feddyn",
+        options={"rho": rate(0.15), "alpha": positive(0.1)},
+        build="fedacg.methods.fedgloss:fedgloss",
+    ),
+    Entry(
+        name="scaffold",
+        title="SCAFFOLD",
+        reference="Karimireddy et al., ICML 2020",
+        link="https://arxiv.org/abs/1910.06378",
+        equation="w ← w − η(g + c − c_i); c ← c + 1/N Σ(c_i⁺ − c_i); θ ← θ + mean Δ_i",
+        options={"option": Option(2, low=1, high=2, only=(1, 2)), "server_lr": positive(1.0)},
+        build="fedacg.methods.scaffold:scaffold",
+    ),
+    Entry(
+        name="fedgamma",
+        title="FedGamma",
+        reference="Dai et al., TNNLS 2023",
+        link="https://doi.org/10.1109/TNNLS.2023.3304453",
+        equation="scaffold+sam: w ← w − η(g(w + ρ g/‖g‖) + c − c_i)",
+        options={"rho": rate(0.1), "option": Option(2, low=1, high=2, only=(1, 2)), "server_lr": positive(1.0)},
+        build="fedacg.methods.sam:fedgamma",
+    ),
+    Entry(
+        name="fedmoswa",
+        title="FedMoSWA",
+        reference="Liu et al., ICML 2025",
+        link="https://arxiv.org/abs/2507.20016",
+        equation="w ← w − η(g + c − c_i); c ← c + γ mean(c_i⁺ − c); θ ← θ + mean Δ_i",
+        options={"gamma": Option(0.4, low=0, high=1, high_open=False), "server_lr": positive(1.0)},
+        build="fedacg.methods.fedmoswa:fedmoswa",
+    ),
+    Entry(
+        name="feddane",
+        title="FedDANE",
+        reference="Li et al., 2019",
+        link="https://arxiv.org/abs/2001.01920",
+        equation="w ← w − η(g + ḡ − ∇f_i(φ) + μ(w − φ)); ḡ = Σ ω_i ∇f_i(φ); θ ← θ + Δ",
+        options={"mu": rate(0.0), "server_lr": positive(1.0)},
+        build="fedacg.methods.feddane:feddane",
+    ),
+    Entry(
+        name="fedgate",
+        title="FedGATE",
+        reference="Haddadpour et al., AISTATS 2021",
+        link="https://arxiv.org/abs/2007.01154",
+        equation="w ← w − η(g − δ_i); δ_i ← δ_i − Δ_i/(Kη) + mean Δ_j/(Kη)",
+        options={"server_lr": positive(1.0)},
+        build="fedacg.methods.fedgate:fedgate",
     ),
 )
