@@ -4,7 +4,8 @@
     server   m ← −Σ ω_i Δ_i/η + (β_g − β_l)m;  θ ← θ − α η m;  m starts at zero
 
 A client's K_i steps carry β_l m in all, so m ← β_g m + the sum of the gradients: momentum with factor β_g,
-whatever β_l is. Where the rate changes within a round, 1/K_i is η over the sum of the rates, which keeps that true.
+whatever β_l is. Where the rate changes within a round, 1/K_i is η over the sum of the rates, which keeps
+that true.
 """
 
 import torch

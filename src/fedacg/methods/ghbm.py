@@ -4,8 +4,8 @@
     server   broadcasts D = (θ_t − θ_{t−τ})/τ;  θ ← θ + η_g Σ ω_i Δ_i
 
 θ before the first round is the initial model. A good τ is how many rounds it takes until everybody has taken part,
-1/participation. In all its K_i steps a client is carried βD, by the share of each step in the sum of the rates where
-the rate changes within a round.
+1/participation. In all its K_i steps a client is carried βD, by the share of each step in the sum of the rates
+where the rate changes within a round.
 """
 
 from torch import Tensor
