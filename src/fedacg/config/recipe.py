@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedacg.config.methods import is_known
+from fedacg.core import files
 from fedacg.errors import InputError, unknown
 
 Tree = dict[str, Any]
@@ -16,10 +17,10 @@ Tree = dict[str, Any]
 def read_toml(path: Path) -> Tree:
     """The tree of settings in a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(files.read_text(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # among them numbers of thousands of digits, or as many brackets
         raise InputError(f"{path}: not a TOML file: {error}") from None
 
 
@@ -36,6 +37,11 @@ def recipe_names() -> list[str]:
     return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
+def canonical_name(recipe: str) -> str:
+    """The name that a recipe goes by today: those that end in -small once ended in -desk, and may still."""
+    return f"{recipe.removesuffix('-desk')}-small" if recipe.endswith("-desk") else recipe
+
+
 def find(recipe: str) -> Tree:
     """The tree of a recipe by name, or of a TOML file by its path; what it extends is filled in."""
     return _resolve(recipe, Path(), ())
@@ -45,8 +51,8 @@ def _resolve(recipe: str, folder: Path, chain: tuple[str, ...]) -> Tree:
     """A tree laid over the one that its `extends` names: a recipe, or a file beside it."""
     if recipe.endswith(".toml") or "/" in recipe:
         path = folder / recipe
-    elif recipe in recipe_names():
-        path = Path(str(resources.files("fedacg.config.recipes") / f"{recipe}.toml"))
+    elif (name := canonical_name(recipe)) in recipe_names():
+        path = Path(str(resources.files("fedacg.config.recipes") / f"{name}.toml"))
     else:
         raise unknown("recipe", recipe, recipe_names())
     tree = read_toml(path)

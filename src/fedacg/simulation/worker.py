@@ -281,7 +281,8 @@ def _correct(logits: Tensor, y: Tensor) -> int:
     """How many labels are the largest logit; none where the outputs are not one row of logits an example."""
     if y.is_floating_point() or logits.dim() != 2:
         return 0
-    return int((logits.argmax(dim=1) == y).sum())
+    # A row with an output that is not a number has no largest: it is wrong, whatever the label.
+    return int(((logits.argmax(dim=1) == y) & ~logits.isnan().any(dim=1)).sum())
 
 
 def _label_counts(examples: Examples, classes: int) -> Tensor:
