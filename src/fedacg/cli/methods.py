@@ -33,7 +33,7 @@ def _list() -> str:
     lines += ["Parts to add, as in fedprox+acg", ""]
     for part in MODIFIERS.values():
         lines.append(f"{'+' + part.name:{wide}}  {_short(part.equation, width - wide - 2)}")
-    return "\n".join([*lines, "", "fedacg methods NAME shows one in full."])
+    return "\n".join([*lines, "", "One in full: fedacg methods NAME"])
 
 
 def _short(equation: str, width: int) -> str:
@@ -54,8 +54,8 @@ def _whole(name: str) -> str:
     lines = [f"{_owner(owner)}\n" for owner in composition.owners]
     lines += [
         f"made of   {method.summary}",
-        f"sent      {traffic.down:.4g} model-sized vectors down and {traffic.up:.4g} up, per client and round",
-        f"kept      {traffic.kept:.4g} model-sized vectors by every client between its visits",
+        f"sent      {traffic.down:.3g} model-sized vectors down and {traffic.up:.3g} up, per client and round",
+        f"kept      {traffic.kept:.3g} model-sized vectors by every client between its visits",
     ]
     lines += [f"needs     {NEEDS[need]}" for need in sorted(method.needs)]
     if method.rule.first_exchange:

@@ -27,7 +27,8 @@ class GlobalAscent(LocalStep):
 
     def begin(self, assignment: Assignment) -> None:
         back = assignment.point("sent") - assignment.phi
-        self._ascent = back * (self.rho / (torch.linalg.vector_norm(back, dim=-1, keepdim=True) + 1e-16))
+        length = torch.linalg.vector_norm(back, dim=-1, keepdim=True).add_(1e-16)
+        self._ascent = back.mul(self.rho).div_(length)
         self._phi = assignment.phi.expand(back.shape)
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:

@@ -26,7 +26,10 @@ from fedacg.methods.parts import Gradient, LocalStep
 from fedacg.methods.scaffold import scaffold
 from fedacg.methods.visit import Assignment
 
-_TINY = 1e-16
+
+def _length(vector: Tensor) -> Tensor:
+    """‖x‖₂, of every row, and never zero."""
+    return torch.linalg.vector_norm(vector, dim=-1, keepdim=True).add_(1e-16)
 
 
 class Ascent(LocalStep):
@@ -41,7 +44,7 @@ class Ascent(LocalStep):
 
     def ascent(self, g: Tensor, w: Tensor) -> Tensor:
         """ε"""
-        return g * (self.rho / (torch.linalg.vector_norm(g, dim=-1, keepdim=True) + _TINY))
+        return g.mul(self.rho).div_(_length(g))
 
 
 class AdaptiveAscent(Ascent):
@@ -59,7 +62,7 @@ class AdaptiveAscent(Ascent):
     def ascent(self, g: Tensor, w: Tensor) -> Tensor:
         scale = torch.where(self._weights, w.abs() + self.eta, 1)
         scaled = scale * g
-        return scale * scaled * (self.rho / (torch.linalg.vector_norm(scaled, dim=-1, keepdim=True) + _TINY))
+        return scale.mul(scaled).mul_(self.rho).div_(_length(scaled))
 
 
 def add_sam(method: Method, rho: float) -> Method:

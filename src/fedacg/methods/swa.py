@@ -29,8 +29,8 @@ class WeightAverage(Around):
         if round.number <= self.start * round.rounds:
             return {**moved, "model": released(moved).clone(), "averaged": state["averaged"]}
         count = state["averaged"] + 1
-        mean = state["model"] + (moved["theta"] - state["model"]) / count
-        return {**moved, "model": mean, "averaged": count}
+        before = state["model"] if count > 1 else moved["theta"]
+        return {**moved, "model": before + (moved["theta"] - before) / count, "averaged": count}
 
 
 def add_swa(method: Method, start: float) -> Method:
