@@ -33,7 +33,6 @@ NEW = [
     "fedmoswa",
     "feddane",
     "fedcams",
-    "fedavg+swa",
     "fedavg+topk",
     "fedavg+sign",
 ]
