@@ -1,11 +1,14 @@
-# Two commands do everything on a fresh machine: make demo, make test.
+# Two commands do everything on a fresh machine: make demo, make test. make test-all runs the slow tests besides.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Hundreds of processes are started; none should compile the sources again, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test pytest lint types format clean
+# Whole files go to one process each, as starts are shared within a file; the longest come first.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo test test-all pytest lint types format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedacg compare quickstart --methods fedavg,fedprox,fedavgm,fedacg --out runs/demo --overwrite
@@ -13,7 +16,11 @@ demo: $(VENV)/.installed
 test: lint types pytest
 
 pytest: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+# What takes longer: kill -9, damage, clusters, browsers, deployments, real data.
+test-all: $(VENV)/.installed-dev
+	$(PYTEST) -m slow
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedacg.core.plugins import resolve
+from fedacg.core.plugins import load
 from fedacg.errors import InputError
 
 
@@ -20,13 +20,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_module_is_looked_for_in_the_current_folder(here: Path) -> None:
     (here / "my_plugins.py").write_text("answer = 42")
-    assert resolve("my_plugins:answer", "method.name") == 42
+    assert load("method.name", "my_plugins:answer") == 42
 
 
 def test_a_module_within_a_package(here: Path) -> None:
     (here / "my_package" / "inner").mkdir(parents=True)
     (here / "my_package" / "inner" / "deep.py").write_text("def made(): return 7")
-    assert resolve("my_package.inner.deep:made", "model.name")() == 7
+    assert load("model.name", "my_package.inner.deep:made")() == 7
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,12 @@ def test_a_module_within_a_package(here: Path) -> None:
 )
 def test_a_malformed_reference_is_refused(reference: str, here: Path) -> None:
     with pytest.raises(InputError, match="must look like module:function"):
-        resolve(reference, "method.name")
+        load("method.name", reference)
 
 
 def test_a_missing_module_is_named_with_the_setting_and_the_folder(here: Path) -> None:
     with pytest.raises(InputError) as error:
-        resolve("my_plugins:answer", "method.name")
+        load("method.name", "my_plugins:answer")
     assert str(error.value) == (
         f"method.name = my_plugins:answer: there is no module my_plugins in {here}, and none installed"
     )
@@ -50,13 +50,13 @@ def test_a_missing_attribute_is_named(here: Path) -> None:
     with pytest.raises(
         InputError, match=r"model\.name = my_plugins:question: the module my_plugins has no question"
     ):
-        resolve("my_plugins:question", "model.name")
+        load("model.name", "my_plugins:question")
 
 
 def test_an_import_that_fails_inside_the_module_is_the_users_own_error(here: Path) -> None:
     (here / "my_plugins.py").write_text("import a_package_that_is_not_there")
     with pytest.raises(ModuleNotFoundError, match="a_package_that_is_not_there"):
-        resolve("my_plugins:answer", "method.name")
+        load("method.name", "my_plugins:answer")
     (here / "others.py").write_text("1 / 0")
     with pytest.raises(ZeroDivisionError):
-        resolve("others:answer", "method.name")
+        load("method.name", "others:answer")

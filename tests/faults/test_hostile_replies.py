@@ -78,9 +78,9 @@ config_values = st.one_of(
     st.integers(-(2**62), 2**62),
     st.floats(),
     st.booleans(),
-    st.text(min_size=1, max_size=80),
+    st.text(max_size=80),
     st.just(ESCAPES),
-    st.binary(min_size=1, max_size=80),
+    st.binary(max_size=80),
     st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=12),
 )
 config_records = st.dictionaries(

@@ -209,6 +209,16 @@ def test_the_most_examples_and_bytes_are_options(caplog: pytest.LogCaptureFixtur
     assert re.search(r"node 103: it has 3\d\d\d bytes, at most 2000 are taken", caplog.text)
 
 
+def test_words_of_no_letters_beside_a_sound_reply_are_no_fault() -> None:
+    def talkative(message: Message) -> Message:
+        reply = GOOD[0](message)
+        reply.content["tale"] = ConfigRecord({"text": "", "bytes": b"", "many": ["", "a"]})
+        return reply
+
+    said, silent = (theta_and_momentum([GOOD[1], node], max_bytes=2000) for node in (talkative, GOOD[0]))
+    assert_array_equal(said[0], silent[0])
+
+
 def test_a_poisoned_evaluation_does_not_end_the_run(caplog: pytest.LogCaptureFixture) -> None:
     def node(message: Message) -> Message:
         if message.metadata.message_type == MessageType.TRAIN:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fedacg.engines.worker import Worker
 from torch import Tensor, nn
 
 import fedacg

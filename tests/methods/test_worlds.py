@@ -201,7 +201,7 @@ def test_digits_are_learned_with_thirty_percent_failures_and_thirty_percent_stra
         ("population.present=15", "population.replace = 0.5: of 15 present clients 7.5 would leave"),
         ("population.stage=0", "population.stage = 0: must be greater than or equal to 1"),
         ("population.present=2", "cohort.size = 3: there are only 2 clients"),
-        ("cohort.draw=dice", "cohort.draw = 'dice': must be 'exact' or 'coin'"),
+        ("cohort.draw=dice", "unknown draw 'dice': choose from coin, exact, or module:function"),
     ],
 )
 def test_worlds_that_cannot_be_are_refused(fedacg: Command, setting: str, message: str) -> None:
@@ -213,5 +213,5 @@ def test_worlds_that_cannot_be_are_refused(fedacg: Command, setting: str, messag
 def test_the_world_of_a_call_from_python_is_checked_too() -> None:
     with pytest.raises(fedacg.InputError, match=r"failures\.drop = 2"):
         points(failures={"drop": 2.0})
-    with pytest.raises(fedacg.InputError, match="draw = 'dice': must be 'exact' or 'coin'"):
+    with pytest.raises(fedacg.InputError, match="unknown draw 'dice': choose from coin, exact"):
         points(draw="dice")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fedacg.methods.objective import Correction
 from torch import Tensor
 
 from fedacg import methods

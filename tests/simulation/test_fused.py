@@ -345,8 +345,11 @@ def test_few_slots_and_dead_workers_change_nothing(pool: ProcessEngine, monkeypa
 
 @pytest.mark.slow
 def test_a_group_that_kills_its_workers_is_named() -> None:
+    here = os.getpid()  # where a step is rehearsed
+
     def deadly(outputs: Tensor, y: Tensor) -> Tensor:
-        os.kill(os.getpid(), signal.SIGKILL)
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
         return outputs.sum()
 
     told = r"training clients 3, 4, 5 in round 1 ended its worker 3 times"

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fedacg.engines.worker import FrozenCopies
-from fedacg.methods.objective import Assignment, Empirical, Proximal
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector

@@ -134,7 +134,7 @@ def test_what_has_no_effect_or_is_unknown_is_refused(settings: dict[str, Any], m
         ("negative", r"for \(\d, 2\) it gives -0\.5; must be a finite number of at least 0"),
         ("endless", r"for \(\d, 2\) it gives inf; must be"),
         ("nothing", r"for \(\d, 2\) it gives None; must be"),
-        ("number", "must be a function of two whole numbers, is 3"),
+        ("number", "names a value of type int; must name a function"),
         ("missing", "missing"),
     ],
 )
