@@ -17,12 +17,14 @@ import typer.main
 import fedacg
 from fedacg import models
 from fedacg.cli.program import app
+from fedacg.config.catalogue import GROUPS
 from fedacg.config.experiment import Experiment, flatten
 from fedacg.config.parameters import KEYS, NAMES
 from fedacg.config.recipe import find, override, recipe_names, with_method
 from fedacg.config.sections import Section
 from fedacg.data import catalogue, download
-from fedacg.methods import METHODS, MODIFIERS
+from fedacg.methods import METHODS, MODIFIERS, Entry, Modifier
+from fedacg.runs.traffic import traffic_of
 from support.command import Command
 
 ROOT = Path(__file__).parents[2]
@@ -258,6 +260,32 @@ def test_the_table_of_methods_is_that_of_the_code() -> None:
     expected = list(method_rows())
     now = "\n".join(f"| {' | '.join(row)} | |" for row in expected)
     assert table == expected, f"docs/command-line.md: now\n{now}"
+
+
+def test_the_page_of_methods_is_that_of_the_code() -> None:
+    text = read("docs/methods.md")
+    for group, entries in GROUPS.items():
+        section = text.partition(f"\n## {group}\n")[2].partition("\n## ")[0]
+        expected = []
+        for entry in entries:
+            traffic = traffic_of(entry.name)
+            vectors = [f"{traffic.down:.2g}/{traffic.up:.2g}", f"{traffic.kept:.2g}"]
+            expected.append([f"`{entry.name}`", in_a_table(entry), listed(entry), *vectors, cited(entry)])
+        assert rows(section, "| method") == expected, group
+    parts = [[f"`+{part.name}`", in_a_table(part), listed(part), cited(part)] for part in MODIFIERS.values()]
+    assert rows(text, "| part |") == parts
+
+
+def in_a_table(owner: Entry | Modifier) -> str:
+    return owner.equation.replace("|", "\\|")
+
+
+def listed(owner: Entry | Modifier) -> str:
+    return "<br>".join(f"`{option}` {spec.default:g}, `{spec}`" for option, spec in owner.options.items())
+
+
+def cited(owner: Entry | Modifier) -> str:
+    return f"[{owner.reference}]({owner.link})"
 
 
 def test_the_readme_names_all_methods_and_parts() -> None:

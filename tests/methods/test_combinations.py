@@ -1,5 +1,6 @@
 """Methods composed by name: what goes together, what is refused, and whose an option is."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
 
@@ -10,39 +11,77 @@ from fedacg.config import methods as catalogue
 from fedacg.config.methods import Modifier, positive, rate
 from fedacg.errors import InputError
 from fedacg.methods import METHODS, MODIFIERS, Entry, Method
-from fedacg.methods.parts import Proximal
+from fedacg.methods.compress import Sign, TopK
+from fedacg.methods.fedinit import RelaxedStart
+from fedacg.methods.parts import LocalStep, Proximal
 from fedacg.methods.quantise import Quantise
-from fedacg.methods.rules import Average, Lookahead
+from fedacg.methods.rules import Around, Average, Lookahead, ServerRule
+from fedacg.methods.sam import AdaptiveAscent, Ascent
+from fedacg.methods.swa import WeightAverage
+from fedacg.methods.upload import ErrorFeedback
 from support.command import Command
 
-MODIFIED = [
-    "+".join((base, *parts))
-    for base in METHODS
-    for count in range(1, len(MODIFIERS) + 1)
-    for parts in permutations(MODIFIERS, count)
-]
+MODIFIED = ["+".join((base, *parts)) for base in METHODS for n in (1, 2) for parts in permutations(MODIFIERS, n)]
+PARTS = {"prox": Proximal, "ri": RelaxedStart}
+LINKS = {"paq": Quantise, "sign": Sign, "topk": TopK}
+STEPS = {"sam": Ascent, "asam": AdaptiveAscent}
 
 
-@pytest.mark.parametrize("name", MODIFIED)
-def test_a_combination_is_built_or_refused_with_a_reason(name: str) -> None:
-    base, *parts = name.split("+")
+def refusals(base: Method, parts: Sequence[str]) -> Iterator[str]:
+    """Why these parts do not go with a method, in the words of the part that refuses."""
+    rule = base.rule
+    while isinstance(rule, Around):
+        rule = rule.inner
+    if "acg" in parts and type(rule) is not Average:
+        yield r"\+acg does not go with it: it has a server rule of its own"
+    if "prox" in parts and any(part.pulls for part in base.corrections):
+        yield r"\+prox does not go with it: it pulls towards φ already"
+    steps = [part for part in parts if part in STEPS]
+    if steps and (type(base.step) is not LocalStep or len(steps) > 1):
+        yield r"\+a?sam does not go with it: it has a local step of its own"
+    links = [link for link in base.upload if link.last] + [p for p in parts if p in ("paq", "sign")]
+    after = [part for part in parts if part in LINKS]
+    if links and after and (len(links) > 1 or links[0] != after[-1]):
+        yield "does not go with it: after (Quantise|Sign), which writes the bytes to send, no link can come"
+
+
+@pytest.mark.parametrize("base", METHODS)
+def test_a_combination_is_built_or_refused_with_a_reason(base: str) -> None:
     plain = methods.build(base)
-    reasons = []
-    if "acg" in parts and not isinstance(plain.rule, Average):
-        reasons.append(r"\+acg does not go with it: it has a server rule of its own")
-    if "prox" in parts and any(part.pulls for part in plain.corrections):
-        reasons.append(r"\+prox does not go with it: it pulls towards φ already")
-    if reasons:
-        with pytest.raises(InputError, match="|".join(reasons)):
-            methods.build(name)
-        return
-    method = methods.build(name)
-    assert type(method.rule) is (Lookahead if "acg" in parts else type(plain.rule))
-    assert [type(link) for link in method.upload] == ([Quantise] if "paq" in parts else [])
-    added = method.corrections[len(plain.corrections) :]
-    assert [type(part) for part in added] == ([Proximal] if "prox" in parts else [])
-    assert [type(part) for part in method.losses] == [type(part) for part in plain.losses]
-    assert type(method.step) is type(plain.step)
+    for name in (name for name in MODIFIED if name.startswith(f"{base}+")):
+        parts = name.split("+")[1:]
+        reasons = list(refusals(plain, parts))
+        if reasons:
+            with pytest.raises(InputError, match="|".join(reasons)):
+                methods.build(name)
+            continue
+        method = methods.build(name)
+        rules = [type(rule) for rule in nested(method.rule)]
+        assert (Lookahead in rules) == ("acg" in parts or Lookahead in [type(r) for r in nested(plain.rule)]), name
+        assert (WeightAverage in rules) == ("swa" in parts), name
+        added = [type(part) for part in method.objective[len(plain.objective) :]]
+        assert added == [PARTS[part] for part in parts if part in PARTS], name
+        links = [type(link) for link in method.upload[len(plain.upload) :] if not isinstance(link, ErrorFeedback)]
+        assert links == [LINKS[part] for part in parts if part in LINKS], name
+        assert sum(isinstance(link, ErrorFeedback) for link in method.upload) <= 1, name
+        steps = [STEPS[part] for part in parts if part in STEPS]
+        assert type(method.step) is (steps[0] if steps else type(plain.step)), name
+
+
+def nested(rule: ServerRule) -> list[ServerRule]:
+    """A rule and those that it is around."""
+    return [rule, *nested(rule.inner)] if isinstance(rule, Around) else [rule]
+
+
+@pytest.mark.parametrize(
+    "base", ["scaffold", "fednova", "fedcm", "mime", "feddane", "fedgate", "ghbm", "fedmoswa"]
+)
+def test_acg_reaches_through_what_is_around_the_average(base: str) -> None:
+    method = methods.build(f"{base}+acg", {"lam": 0.7, "server_lr": 0.5})
+    *outer, inner = nested(method.rule)
+    assert [type(rule) for rule in outer] == [type(methods.build(base).rule)]
+    assert isinstance(inner, Lookahead)
+    assert (inner.beta, inner.server_lr) == (0.7, 0.5)
 
 
 def test_the_order_of_parts_does_not_matter() -> None:
@@ -60,8 +99,13 @@ def test_a_part_keeps_what_the_base_was_told() -> None:
     assert [part.mu for part in method.corrections if isinstance(part, Proximal)] == [0.3]
 
 
-@pytest.mark.parametrize("name", MODIFIED)
-def test_every_option_of_every_part_can_be_set(name: str) -> None:
+@pytest.mark.parametrize("base", METHODS)
+def test_every_option_of_every_part_can_be_set(base: str) -> None:
+    for name in (name for name in MODIFIED if name.startswith(f"{base}+")):
+        every_option_can_be_set(name)
+
+
+def every_option_can_be_set(name: str) -> None:
     recipe = methods.parse(name)
     owned = [(owner.name, option) for owner in recipe.owners for option in owner.options]
     spelled = [(owner.name, option) for owner, option in recipe.option_names().values()]
@@ -111,15 +155,27 @@ def test_a_later_part_gives_way_to_an_earlier_one(monkeypatch: pytest.MonkeyPatc
     assert methods.build("fedavg+second+prox", {"mu": 1, "prox_mu": 4}).rule.server_lr == 1  # type: ignore[attr-defined]
 
 
-def test_every_method_and_part_is_listed_with_its_options(
-    fedacg: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "250")  # so that no cell is folded
+def test_every_method_and_part_is_listed_on_a_line_of_its_own(fedacg: Command) -> None:
     lines = fedacg("methods").out.splitlines()
-    names = [line.split()[0] for line in lines if line.strip() and not line.startswith(" ")]
+    names = [line.split()[0] for line in lines if line.strip()]
     for name in (*METHODS, *(f"+{part}" for part in MODIFIERS)):
         assert names.count(name) == 1, name
-    text = " ".join(" ".join(lines).split())
-    for owner in (*METHODS.values(), *MODIFIERS.values()):
-        for option, spec in owner.options.items():
-            assert f"{option} {spec.default:g}" in text, (owner.name, option)
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("name", [*METHODS, *(f"+{part}" for part in MODIFIERS)])
+def test_one_can_be_shown_in_full(fedacg: Command, name: str) -> None:
+    outcome = fedacg("methods", name)
+    assert outcome.code == 0, outcome
+    owner = MODIFIERS[name[1:]] if name.startswith("+") else METHODS[name]
+    assert owner.link in outcome.out
+    assert owner.reference in outcome.out
+    for option, spec in owner.options.items():
+        assert f"{option} = {spec.default:g}, in {spec}\n" in outcome.out, option
+
+
+def test_a_count_is_a_whole_number() -> None:
+    assert methods.complete("ghbm", {"tau": 3})["tau"] == 3
+    for wrong in (0, 2.5, float("inf")):
+        with pytest.raises(InputError, match=r"method.tau = .*: must lie in whole numbers of \[1, ∞\)"):
+            methods.complete("ghbm", {"tau": wrong})

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,12 +17,13 @@ from fedacg.config.recipe import find, override, with_method
 from fedacg.data.examples import Examples, FederatedData
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
-from fedacg.methods import METHODS
+from fedacg.methods import METHODS, build
 from fedacg.runs.build import load_data, prepare
 from fedacg.runs.history import History
 from fedacg.runs.runner import Result, play
 from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command
+from support.runs import StopAfter
 
 COMBINATIONS = [
     "fedmlb+acg",
@@ -32,6 +34,15 @@ COMBINATIONS = [
     "fedacg+paq",
     "feddyn+paq",
     "feddc+paq",
+]
+MORE = [
+    "scaffold+acg",
+    "scaffold+paq",
+    "scaffold+topk",
+    "mime+acg+paq",
+    "fednova+acg",
+    "fedavg+acg+ri+swa",
+    "fedmoswa+asam",
 ]
 ABLATION = [
     "fedavg",
@@ -64,17 +75,22 @@ def played(experiment: Experiment, data: FederatedData, engine: ProcessEngine | 
     return play(experiment, prepare(experiment, data), engine=engine)
 
 
+def cohorts(method: str) -> list[list[int]]:
+    """Cohorts whose clients come back; everybody where a method needs that."""
+    return [list(range(50))] * 3 if "full participation" in build(method).needs else RETURNING
+
+
 RETURNING = [[4, 0, 1, 7], [7, 2, 1], [0, 7, 4, 3]]
 """Cohorts whose clients come back, so that what they keep is used."""
 
 
-@pytest.mark.parametrize("method", sorted({*METHODS, *COMBINATIONS}))
+@pytest.mark.parametrize("method", sorted({*METHODS, *COMBINATIONS, *MORE}))
 def test_a_method_gives_the_same_bits_serially_and_with_two_workers(
     method: str, pool: ProcessEngine, digits: FederatedData
 ) -> None:
     experiment = quickstart(method, "rounds=3", "local.epochs=1")
     one, two = (
-        play(experiment, prepare(experiment, digits), engine=engine, cohorts=RETURNING)
+        play(experiment, prepare(experiment, digits), engine=engine, cohorts=cohorts(method))
         for engine in (SerialEngine(), pool)
     )
     assert one.summary["vector_sha256"] == two.summary["vector_sha256"]
@@ -83,6 +99,22 @@ def test_a_method_gives_the_same_bits_serially_and_with_two_workers(
         two.summary["bytes_down"],
         two.summary["bytes_up"],
     )
+
+
+@pytest.mark.parametrize("method", sorted({*METHODS, *COMBINATIONS, *MORE}))
+def test_a_run_with_dropped_and_slow_clients_resumes_to_the_bit(method: str, tmp_path: Path) -> None:
+    failures = ["failures.straggle=0.4", "failures.drop=0.3", "cohort.size=4"]
+    if "full participation" in build(method).needs:
+        failures = ["failures.straggle=0.4", "cohort.size=8"]
+    few = ("rounds=4", "local.steps=3", "data.clients=8", "data.alpha=1.0", "save.seconds=0", *failures)
+    experiment = quickstart(method, *few)
+    ingredients, folder = prepare(experiment), tmp_path / "run"
+    whole = play(experiment, ingredients, engine=SerialEngine())
+    with pytest.raises(KeyboardInterrupt):
+        play(experiment, ingredients, engine=SerialEngine(), folder=folder, observers=[StopAfter(2)])
+    resumed = play(experiment, ingredients, engine=SerialEngine(), folder=folder, resume=True)
+    assert resumed.summary["vector_sha256"] == whole.summary["vector_sha256"]
+    assert bool(resumed.vector.isfinite().all())
 
 
 TEN_CLIENTS = ("rounds=4", "data.clients=10", "data.alpha=1.0", "cohort.size=5", "local.epochs=2")

@@ -9,6 +9,33 @@ from torch import Tensor, nn
 import fedacg
 from support.quadratics import client, states
 
+NEW = [
+    "fedyogi",
+    "fedadagrad",
+    "fedams",
+    "slowmo",
+    "fednova",
+    "fedexp",
+    "fedsam",
+    "fedasam",
+    "mofedsam",
+    "fednsam",
+    "fedlesam",
+    "fedinit",
+    "fedadc",
+    "ghbm",
+    "mime",
+    "mimelite",
+    "fedspeed",
+    "fedgloss",
+    "scaffold",
+    "fedgamma",
+    "fedmoswa",
+    "feddane",
+    "fedcams",
+    "fedavg+topk",
+    "fedavg+sign",
+]
 CLIENTS = [client((1, 0), (3, 1)), client((0, 2)), client((-1, 4), (2, 2), (0, 0)), client((5, -3))]
 COHORTS = [[0, 1], [2, 3], [1, 2, 3], [0], [1, 3], [0, 2]]
 
@@ -56,6 +83,14 @@ def final(method: str, options: dict[str, float], dtype: torch.dtype = torch.flo
         ("fedprox", {"mu": 0.0}),
         ("fedavgm", {"beta": 0.0}),
         ("fedcm", {"alpha": 1.0}),
+        ("fedsam", {"rho": 0.0}),
+        ("fedasam", {"rho": 0.0}),
+        ("fedlesam", {"rho": 0.0}),
+        ("fedinit", {"beta": 0.0}),
+        ("mimelite", {"beta": 0.0}),
+        ("ghbm", {"beta": 0.0}),
+        ("fedavg+swa", {"start": 0.9}),
+        ("fedavg+topk", {"part": 1.0}),
         ("fedavg+acg", {"lam": 0.0}),
         ("fedavg+prox", {"mu": 0.0}),
         ("fedavg+acg+prox", {"lam": 0.0, "mu": 0.0}),
@@ -65,6 +100,30 @@ def test_neutral_settings_are_fedavg_to_the_bit(
     method: str, options: dict[str, float], dtype: torch.dtype
 ) -> None:
     assert torch.equal(final(method, options, dtype), final("fedavg", {}, dtype))
+
+
+@pytest.mark.parametrize(
+    ("method", "neutral", "base"),
+    [
+        ("mofedsam", {"rho": 0.0}, "fedcm"),
+        ("fedspeed", {"rho": 0.0}, "feddyn"),
+        ("fedgamma", {"rho": 0.0}, "scaffold"),
+        ("fednsam", {"rho": 0.0}, "fedavg+acg"),
+        ("fedgloss", {"rho": 0.0}, "feddyn"),
+        ("scaffold+acg", {"lam": 0.0}, "scaffold"),
+        ("fednova+acg", {"lam": 0.0}, "fednova"),
+        ("mime+acg", {"lam": 0.0}, "mime"),
+    ],
+)
+def test_neutral_settings_are_the_base_to_the_bit(method: str, neutral: dict[str, float], base: str) -> None:
+    assert torch.equal(final(method, neutral), final(base, {}))
+
+
+def test_fedadc_and_slowmo_without_momentum_are_fedavg_to_the_bit() -> None:
+    # At a rate that is a power of two, by which division rounds nothing.
+    neutral = {"slowmo": {"beta": 0.0}, "fedadc": {"beta_local": 0.0, "beta_global": 0.0}, "fedavg": {}}
+    ends = [list(states(CLIENTS, name, given, rounds=3, lr=0.25, steps=3))[-1] for name, given in neutral.items()]
+    assert all(torch.equal(end["theta"], ends[-1]["theta"]) for end in ends)
 
 
 def test_methods_differ_when_they_should() -> None:
@@ -79,6 +138,7 @@ def test_methods_differ_when_they_should() -> None:
         final("fedcm", {}),
         final("feddc", {}),
         final("fedavg+paq", {}),
+        *(final(name, {}) for name in NEW),
     ]
     for i, one in enumerate(vectors):
         for other in vectors[:i]:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import methods
-from fedacg.config.sections import CohortSettings, EvaluateSettings, LocalSettings
+from fedacg.config.sections import CohortSettings, EvaluateSettings, FailureSettings, LocalSettings
 from fedacg.data.own import from_pairs
 from fedacg.engines.serial import SerialEngine
+from fedacg.methods import Method
 from fedacg.runs.client_states import ClientStates
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation
@@ -51,7 +52,7 @@ def client(*centres: Sequence[float]) -> tuple[Tensor, Tensor]:
 
 def states(
     clients: Sequence[tuple[Tensor, Tensor]],
-    method: str,
+    method: str | Method,
     options: Mapping[str, float] | None = None,
     *,
     rounds: int = 1,
@@ -60,6 +61,7 @@ def states(
     weights: str = "examples",
     model: type[Point] = Point,
     memory: Path | None = None,
+    failures: Mapping[str, float] | None = None,
     **local: float,
 ) -> Iterator[dict[str, Tensor]]:
     """The server's vectors after every round; everybody takes part unless cohorts are given.
@@ -71,18 +73,23 @@ def states(
         module=model(start),
         channels_last=False,
         data=from_pairs(clients, clients[0]),
-        method=methods.build(method, options).with_loss(half_square),
+        method=(methods.build(method, options) if isinstance(method, str) else method).with_loss(half_square),
         local=settings,
         seed=0,
         evaluate_batch=100,
     )
     everybody = [range(len(clients))] * rounds
     with TemporaryDirectory() as folder:
-        yield from _states(job, rounds, weights, cohorts or everybody, memory or Path(folder))
+        yield from _states(job, rounds, weights, cohorts or everybody, memory or Path(folder), failures or {})
 
 
 def _states(
-    job: Job, rounds: int, weights: str, cohorts: Sequence[Sequence[int]], folder: Path
+    job: Job,
+    rounds: int,
+    weights: str,
+    cohorts: Sequence[Sequence[int]],
+    folder: Path,
+    failures: Mapping[str, float],
 ) -> Iterator[dict[str, Tensor]]:
     federation = Federation(
         job,
@@ -93,6 +100,7 @@ def _states(
             clients=len(job.data.clients),
             seed=0,
             cohorts=cohorts,
+            failures=FailureSettings.model_validate(failures),
         ),
         evaluate=EvaluateSettings(),
         memory=ClientStates(folder),
