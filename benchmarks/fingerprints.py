@@ -37,7 +37,10 @@ HARD = (
     "population.present=30",
     "population.stage=2",
 )
-FUSED_METHODS = "fedavg fedprox fedavgm fedadam fedcm fedacg fedavg+acg fedprox+acg fedavg+prox fedacg+paq"
+FUSED_METHODS = (
+    "fedavg fedprox fedavgm fedadam fedcm feddyn feddc fedacg fedavg+acg fedprox+acg fedavg+prox "
+    "fedacg+paq feddc+paq"
+)
 FUSIBLE = FUSED_METHODS.split()
 CASES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "plain": ([*BASES, *COMBINED], PLAIN),

@@ -15,12 +15,12 @@ import torch
 
 from fedacg import methods, models
 from fedacg.config.sections import LocalSettings
+from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel
 from fedacg.data.examples import TensorExamples
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.simulation import fused, local
-from fedacg.simulation.engine import one_thread
-from fedacg.simulation.local import Visit
+from fedacg.simulation.engine import Task, one_thread
 
 MODELS: dict[str, tuple[str, int, dict[str, object]]] = {
     "logistic, 64": ("logistic", 64, {}),
@@ -39,20 +39,22 @@ def variants(model: str, batch: int) -> tuple[int, dict[int, Callable[[], None]]
     """The model's size, and functions that train so many clients: 1 one after the other, more at once."""
     name, width, options = MODELS[model]
     flat = FlatModel(models.build(name, classes=10, shape=(width,), **options))
-    phi, losses, pipeline = flat.w.clone(), methods.build("fedavg").losses, PlainPipeline()
-    settings = LocalSettings(steps=STEPS, batch=batch, lr=0.01, weight_decay=0.001, clip=10.0)
+    phi, method, pipeline = flat.w.clone(), methods.build("fedavg"), PlainPipeline()
+    settings = LocalSettings(steps=STEPS, batch=batch, weight_decay=0.001, clip=10.0)
+    rates = [0.01] * STEPS
     examples = [
         TensorExamples(torch.randn(2 * batch, width), torch.randint(10, (2 * batch,))) for _ in range(max(GROUPS))
     ]
-    visits = [Visit(seed=0, round=1, client=client, steps=STEPS) for client in range(max(GROUPS))]
+    round = Round(number=1, clients=max(GROUPS), expected=max(GROUPS), lr=0.01)
+    randoms = [Task(round, client, STEPS).random for client in range(max(GROUPS))]
 
     def alone() -> None:
         flat.w.copy_(phi)
-        local.train(flat, examples[0], pipeline, losses, (), settings, visits[0])
+        local.train(flat, examples[0], pipeline, method, settings, rates, randoms[0])
 
     def together(group: int) -> None:
         w = phi.expand(group, -1).contiguous()
-        fused.train(flat, w, examples[:group], pipeline, losses, (), settings, visits[:group])
+        fused.train(flat, w, examples[:group], pipeline, method, settings, [rates] * group, randoms[:group])
 
     return len(phi), {1: alone, **{group: (lambda group=group: together(group)) for group in GROUPS}}
 

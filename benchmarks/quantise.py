@@ -15,7 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from fedacg.core.vector import FlatModel
 from fedacg.engines import one_thread
-from fedacg.methods.quantise import BITS, Quantised
+from fedacg.methods.quantise import BITS, Quantise
+from fedacg.methods.upload import Chain, Memory
 from fedacg.models import build
 
 STEPS = 50
@@ -51,10 +52,10 @@ def main() -> None:
         vector, random = torch.randn(flat.w.numel()), torch.Generator().manual_seed(0)
         print(f"{'bits':>4}{'MB':>8}{'encode s':>10}{'decode s':>10}{'of training':>13}")
         for bits in BITS:
-            link = Quantised(bits)
-            payload = link.encode(vector, random)
-            encode = seconds(lambda link=link: link.encode(vector, random), 5)
-            decode = seconds(lambda link=link, payload=payload: link.decode(payload, vector), 5)
+            chain = Chain((Quantise(bits),))
+            payload = chain.encode(vector, Memory(), random)
+            encode = seconds(lambda chain=chain: chain.encode(vector, Memory(), random), 5)
+            decode = seconds(lambda chain=chain, payload=payload: chain.decode(payload, vector), 5)
             share = (encode + decode) / training
             print(f"{bits:>4}{len(payload) / 1e6:>8.2f}{encode:>10.3f}{decode:>10.3f}{share:>12.2%}")
 

@@ -17,7 +17,7 @@ from speed import WORKLOADS, our_rounds
 PARTS = {
     "lenet": {
         "who takes part, and their tasks": [("sampling.py", "attendance"), ("federation.py", "_tasks")],
-        "the clients' work": [("worker.py", "train_group")],
+        "the clients' work": [("worker.py", "serve")],
         "· batches: shuffle, fetch, normalise": [
             ("local.py", "_batches"),
             ("examples.py", "fetch"),
@@ -25,16 +25,16 @@ PARTS = {
         ],
         "· network and loss": [("local.py", "sum_losses")],
         "· gradients": [("graph.py", "_engine_run_backward")],
-        "· corrections, clip, decay": [("local.py", "direction")],
-        "replies decoded, checked, counted, averaged": [("rules.py", "_sum")],
+        "· corrections, clip, decay": [("local.py", "correct"), ("optimiser.py", "direction")],
+        "replies decoded, checked, counted, averaged": [("replies.py", "groups"), ("rules.py", "add")],
     },
     "logistic": {
         "who takes part, and their tasks": [("sampling.py", "attendance"), ("federation.py", "_tasks")],
-        "the clients' work": [("worker.py", "train_group")],
+        "the clients' work": [("worker.py", "serve")],
         "· batches: shuffle, fetch, fill up": [("fused.py", "_steps")],
         "· network, loss and gradients": [("fused.py", "differentiate")],
-        "· corrections, clip, decay": [("local.py", "direction")],
-        "replies decoded, checked, counted, averaged": [("rules.py", "_sum")],
+        "· corrections, clip, decay": [("local.py", "correct"), ("optimiser.py", "direction")],
+        "replies decoded, checked, counted, averaged": [("replies.py", "groups"), ("rules.py", "add")],
     },
 }
 """By file and function; what is marked · is part of the clients' work. Replies ask for that work as they come."""

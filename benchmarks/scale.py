@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from fedacg.config.experiment import Experiment
 from fedacg.engines import start
-from fedacg.runs.build import assemble, prepare
+from fedacg.runs.build import plan, prepare
 from fedacg.runs.client_states import ClientStates
 from fedacg.simulation.engine import one_thread
 
@@ -54,7 +54,7 @@ def rounds_of(stack: ExitStack, clients: int, cohort: int) -> Callable[[], None]
     engine = start(experiment.engine)
     stack.callback(engine.close)
     memory = ClientStates(Path(stack.enter_context(TemporaryDirectory())))
-    rounds = assemble(experiment, prepare(experiment), engine, memory).run()
+    rounds = plan(experiment, prepare(experiment)).federation(engine, memory, []).run()
     return lambda: (next(rounds), None)[1]
 
 

@@ -27,7 +27,7 @@ from fedacg.config.experiment import Experiment
 from fedacg.data.examples import FederatedData, SplitClients, TensorExamples
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.engines import start
-from fedacg.runs.build import Ingredients, assemble
+from fedacg.runs.build import Ingredients, plan
 from fedacg.runs.client_states import ClientStates
 from fedacg.simulation.engine import one_thread
 
@@ -150,7 +150,7 @@ def our_rounds(
     started = start(experiment.engine)
     stack.callback(started.close)
     memory = ClientStates(Path(stack.enter_context(TemporaryDirectory())))
-    rounds = assemble(experiment, ingredients, started, memory).run()
+    rounds = plan(experiment, ingredients).federation(started, memory, []).run()
     return lambda: (next(rounds), None)[1]
 
 

@@ -18,7 +18,7 @@ from fedacg import methods
 from fedacg.config.experiment import Experiment
 from fedacg.engines import one_thread
 from fedacg.engines.processes import ProcessEngine
-from fedacg.runs.build import Ingredients, assemble
+from fedacg.runs.build import Ingredients, plan
 from fedacg.runs.client_states import ClientStates
 from speed import Workload
 
@@ -76,7 +76,7 @@ def main() -> None:
         stack.callback(engine.close)
         folder = Path(stack.enter_context(TemporaryDirectory()))
         memory = ClientStates(folder)
-        federation = assemble(experiment, ingredients, engine, memory)
+        federation = plan(experiment, ingredients).federation(engine, memory, [])
         peak = stack.enter_context(Peak([os.getpid(), *engine.pids]))
         seen: set[int] = set()
         for metrics in federation.run():

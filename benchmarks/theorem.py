@@ -20,7 +20,7 @@ from fedacg.config.experiment import Experiment
 from fedacg.data.own import from_pairs
 from fedacg.engines import one_thread
 from fedacg.engines.serial import SerialEngine
-from fedacg.runs.build import Ingredients, assemble
+from fedacg.runs.build import Ingredients, plan
 from fedacg.runs.client_states import ClientStates
 
 CLIENTS, COHORT, DIMENSIONS, STEPS = 20, 5, 10, 4
@@ -59,9 +59,10 @@ def gradients(lam: float, rounds: int, seed: int) -> Tensor:
     ingredients = Ingredients(Point(), False, from_pairs(clients, clients[0]), method)
     found = torch.empty(rounds, dtype=torch.float64)
     with TemporaryDirectory() as folder:
-        federation = assemble(experiment, ingredients, SerialEngine(), ClientStates(Path(folder)))
+        memory = ClientStates(Path(folder))
+        federation = plan(experiment, ingredients).federation(SerialEngine(), memory, [])
         for metrics in federation.run():
-            state = federation.moment.state
+            state = federation.server.vectors
             phi = state["theta"] + lam * state["m"]
             found[metrics.round - 1] = (phi - centres.mean(dim=0)).square().sum()
     return found

@@ -23,6 +23,7 @@ from fedacg.errors import InputError
 from fedacg.models import StagedModel
 from fedacg.runs.build import Ingredients
 from fedacg.runs.recording import Recorded, Recorder, load
+from fedacg.simulation.replies import Arrivals
 from support.staged import tanh_net
 
 Matrix = NDArray[np.float64]
@@ -236,9 +237,9 @@ def test_one_model_alone_cannot_be_compared() -> None:
 
 def record(folder: Path, vectors: Sequence[Tensor]) -> Recorded:
     recorder = Recorder(folder, AnalysisSettings(rounds=(1,)))
-    recorder.begin(1, {"phi": vectors[0], "buffers": torch.empty(0)})
-    for number, vector in enumerate(vectors):
-        recorder.add(number, 1 / len(vectors), vector, torch.empty(0))
+    phi, count = torch.zeros_like(vectors[0]), len(vectors)
+    recorder.begin(1, {"phi": phi, "buffers": torch.empty(0)})
+    recorder.see(Arrivals(range(count), [1 / count] * count, torch.stack(list(vectors)), torch.empty(count, 0)))
     recorder.end()
     return load(folder, 1)
 

@@ -14,6 +14,7 @@ from fedacg.core.vector import FlatModel
 from fedacg.errors import InputError
 from fedacg.runs.recording import Recorded, Recorder, load
 from fedacg.simulation.drift import Drift, stage_slices
+from fedacg.simulation.replies import Arrivals
 
 
 def record(
@@ -25,9 +26,11 @@ def record(
 ) -> Recorded:
     nothing = torch.empty(0, dtype=dtype)
     recorder = Recorder(folder, AnalysisSettings(rounds=(3,)))
-    recorder.begin(3, {"phi": torch.tensor(phi, dtype=dtype), "buffers": nothing})
+    centre = torch.tensor(phi, dtype=dtype)
+    recorder.begin(3, {"phi": centre, "buffers": nothing})
     for client, (w, weight) in enumerate(zip(local, weights, strict=True)):
-        recorder.add(client, weight, torch.tensor(w, dtype=dtype), nothing)
+        delta = torch.tensor(w, dtype=dtype) - centre
+        recorder.see(Arrivals([client], [weight], delta.unsqueeze(0), nothing.unsqueeze(0)))
     recorder.end()
     return load(folder, 3)
 
@@ -100,9 +103,10 @@ def test_figures_agree_with_those_that_every_round_records(tmp_path: Path) -> No
     size = len(FlatModel(module).w)
     phi, *local = (torch.randn(size, generator=source, dtype=torch.float64) for _ in range(5))
     weights = [0.1, 0.2, 0.3, 0.4]
-    drift = Drift(phi, list(parts.values()))
-    for w, weight in zip(local, weights, strict=True):
-        drift.add((w - phi).unsqueeze(0), [weight])
+    drift = Drift(module)
+    drift.begin(3, {"phi": phi, "buffers": torch.empty(0)})
+    drift.see(Arrivals(range(4), weights, torch.stack([w - phi for w in local]), torch.empty(4, 0)))
+    drift.end()
     figures = drift.figures(None)
     recorded = record(tmp_path, phi.tolist(), [w.tolist() for w in local], weights)
     found = divergence(recorded, parts)

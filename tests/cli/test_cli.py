@@ -19,7 +19,7 @@ from fedacg.simulation.sampling import Attendance, Sampling
 from fedacg.version import __version__
 from support.command import TINY, Command, start
 
-RUN_FILES = {"experiment.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json"}
+RUN_FILES = {"experiment.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json", "model.json"}
 
 
 def files(folder: Path) -> set[str]:
@@ -31,7 +31,7 @@ def summary(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_run_writes_its_four_files_and_says_where(fedacg: Command) -> None:
+def test_a_run_writes_its_files_and_says_where(fedacg: Command) -> None:
     outcome = fedacg("run", "tiny.toml", "--set", "rounds=3")
     assert outcome.code == 0
     assert outcome.err == ""
@@ -75,8 +75,23 @@ def settable(section: type[Section], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{name}", field.annotation, field.default
 
 
-NAMED = {"data.name": "cifar10", "data.split": "iid", "model.name": "cnn", "method.name": "fedavg"}
+NAMED = {
+    "data.name": "cifar10",
+    "data.split": "iid",
+    "model.name": "cnn",
+    "method.name": "fedavg",
+    "cohort.draw": "coin",
+    "local.schedule": "constant",
+    "local.within": "linear",
+    "local.milestones": (7,),
+}
 """Another value where only some are known."""
+BESIDE = {
+    "local.milestones": "local.schedule=step",
+    "local.epoch_decay": "local.lr_decay=0.5",
+    "local.nesterov": "local.momentum=0.5",
+}
+"""What some settings need to have an effect."""
 
 
 def another(key: str, kind: Any, value: Any) -> Any:
@@ -115,7 +130,9 @@ def test_the_fields_are_all_of_a_description_but_the_methods_own() -> None:
 def test_set_reaches_every_field_and_changes_no_other(key: str, kind: Any, default: Any) -> None:
     value = another(key, kind, default)
     text = json.dumps(list(value) if isinstance(value, tuple) else value)
-    before, after = flat(Experiment()), flat(Experiment.parse(override({}, [f"{key}={text}"])))
+    beside = [BESIDE[key]] if key in BESIDE else []
+    before = flat(Experiment.parse(override({}, beside)))
+    after = flat(Experiment.parse(override({}, [*beside, f"{key}={text}"])))
     assert after[key] == value != before[key]
     if key != "method.name":
         assert {**after, key: before[key]} == before
@@ -265,7 +282,7 @@ def test_a_run_that_diverges_ends_with_code_1_and_names_the_round(fedacg: Comman
 
 
 def test_a_bug_is_not_dressed_up_as_bad_input(fedacg: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(self: Sampling, round: int) -> Attendance:
+    def bug(self: Sampling, round: int, history: object) -> Attendance:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(Sampling, "attendance", bug)
@@ -277,7 +294,7 @@ def test_a_bug_shows_its_traceback_and_ends_with_code_1(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     program = (
         "import fedacg.simulation.sampling as s, fedacg.cli as c\n"
-        "s.Sampling.attendance = lambda self, round: [1 // 0]\n"
+        "s.Sampling.attendance = lambda self, round, history: [1 // 0]\n"
         "c.main()\n"
     )
     done = subprocess.run(

@@ -6,7 +6,7 @@ from fedacg import models
 from fedacg.config.experiment import Experiment
 from fedacg.config.methods import METHODS, MODIFIERS
 from fedacg.config.names import DATA_SETS, MODELS, SPLITS
-from fedacg.core.plugins import resolve
+from fedacg.core.plugins import load
 from fedacg.data import catalogue
 from fedacg.errors import InputError
 from fedacg.methods.quantise import BITS
@@ -21,10 +21,10 @@ def test_the_names_of_a_description_are_those_of_the_catalogues() -> None:
 def test_every_entry_leads_to_a_function_that_takes_its_options() -> None:
     for entry in METHODS.values():
         assert isinstance(entry.build, str)
-        resolve(entry.build, "method.name")(**{name: option.default for name, option in entry.options.items()})
+        load("method.name", entry.build)(**{name: option.default for name, option in entry.options.items()})
     for modifier in MODIFIERS.values():
         assert isinstance(modifier.apply, str)
-        assert callable(resolve(modifier.apply, "method.name"))
+        assert callable(load("method.name", modifier.apply))
     assert MODIFIERS["paq"].options["bits"].only == BITS
 
 

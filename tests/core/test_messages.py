@@ -1,5 +1,6 @@
 """What crosses the network: bytes a round for every method, as METHODS has them, counted and told."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ from fedacg import models
 from fedacg.core.messages import message_bytes
 from fedacg.engines.serial import SerialEngine
 from fedacg.methods import METHODS
-from fedacg.methods.quantise import Quantised
 from fedacg.runs.build import prepare
 from fedacg.runs.runner import play
-from fedacg.simulation.engine import Answer, Task
+from fedacg.runs.traffic import traffic_of
+from fedacg.simulation.engine import Answer, Answers, Task, Training
 from support.command import Command
 from support.runs import tiny
 
@@ -57,7 +58,7 @@ def test_a_quantised_upload_has_as_many_vectors_in_fewer_bits(method: str) -> No
     down, up = VECTORS[method]
     for metrics, cohort in zip(history(f"{method}+paq").history, (3, 1), strict=True):
         assert metrics.bytes_down == down * 4 * PARAMETERS * cohort
-        assert metrics.bytes_up == up * Quantised(4).size(PARAMETERS, 4) * cohort
+        assert metrics.bytes_up == up * (4 + 512 * 4 // 8) * cohort, "one bucket: its scale, and four bits each"
 
 
 def test_counts_do_not_depend_on_the_engine() -> None:
@@ -69,14 +70,18 @@ def test_counts_do_not_depend_on_the_engine() -> None:
 def test_what_clients_keep_is_as_much_as_is_told(method: str, tmp_path: Path) -> None:
     experiment = tiny(tmp_path, f"method.name={method}", "rounds=1")
     ingredients = prepare(experiment)
-    assert ingredients.method.state == KEPT[method]
+    assert traffic_of(method).kept == KEPT[method]
     answers: list[int] = []
 
     class Looking(SerialEngine):
         def train(self, broadcast, tasks: list[Task], kept):  # type: ignore[no-untyped-def, override]
-            for group in super().train(broadcast, tasks, kept):
-                answers.extend(map(_vectors, group))
-                yield group
+            def looked() -> Iterator[Answers]:
+                for group in training.answers:
+                    answers.extend(map(_vectors, group))
+                    yield group
+
+            training = super().train(broadcast, tasks, kept)
+            return Training(looked(), training.lost)
 
     play(experiment, ingredients, engine=Looking())
     assert answers == [KEPT[method]] * 3

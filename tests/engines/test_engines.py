@@ -21,7 +21,8 @@ from fedacg.data.own import from_pairs
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.shared_memory import freeze, thaw
 from fedacg.errors import RunError
-from fedacg.simulation.engine import Job, Task
+from fedacg.simulation.engine import Job
+from support.tasks import task
 
 
 def problem(sizes: tuple[int, ...] = (9, 4, 17, 6, 30, 2)) -> list[tuple[Tensor, Tensor]]:
@@ -72,7 +73,7 @@ def nothing(client: int) -> dict[str, Tensor]:
     return {}
 
 
-TASKS = [Task(1, client, cost) for client, cost in enumerate((3, 1, 5, 2, 8, 1))]
+TASKS = [task(1, client, cost) for client, cost in enumerate((3, 1, 5, 2, 8, 1))]
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -102,7 +103,9 @@ def test_serial_and_any_number_of_processes_give_the_same_bits(channels_last: bo
 def test_answers_come_in_the_order_of_the_cohort(pool: ProcessEngine) -> None:
     module = network()
     pool.setup(job(module))
-    answers = [(a.client, a.examples) for a in chain.from_iterable(pool.train(broadcast(module), TASKS, nothing))]
+    answers = [
+        (a.client, a.examples) for a in chain.from_iterable(pool.train(broadcast(module), TASKS, nothing).answers)
+    ]
     assert answers == [(i, len(y)) for i, (_, y) in enumerate(problem())]
 
 
@@ -110,13 +113,17 @@ def test_few_slots_are_enough_for_a_large_cohort(pool: ProcessEngine, monkeypatc
     monkeypatch.setattr("fedacg.engines.dispatch._REPLY_MEMORY", 0)
     module = network()
     pool.setup(job(module))
-    tasks = [Task(round, task.client, task.steps) for round in range(1, 9) for task in TASKS]
-    few = [a.upload["delta"].clone() for a in chain.from_iterable(pool.train(broadcast(module), tasks, nothing))]
+    tasks = [task(round, one.client, one.steps) for round in range(1, 9) for one in TASKS]
+    few = [
+        a.upload["delta"].clone()
+        for a in chain.from_iterable(pool.train(broadcast(module), tasks, nothing).answers)
+    ]
     serial = engines.start(EngineSettings(name="serial"))
     serial.setup(job(module))
     with engines.one_thread():
         one = [
-            a.upload["delta"].clone() for a in chain.from_iterable(serial.train(broadcast(module), tasks, nothing))
+            a.upload["delta"].clone()
+            for a in chain.from_iterable(serial.train(broadcast(module), tasks, nothing).answers)
         ]
     assert all(torch.equal(a, b) for a, b in zip(few, one, strict=True))
 
@@ -125,10 +132,11 @@ def test_a_killed_worker_is_replaced_and_its_task_done_again(pool: ProcessEngine
     module = network()
     pool.setup(job(module))
     expected = [
-        a.upload["delta"].clone() for a in chain.from_iterable(pool.train(broadcast(module), TASKS, nothing))
+        a.upload["delta"].clone()
+        for a in chain.from_iterable(pool.train(broadcast(module), TASKS, nothing).answers)
     ]
     before = pool.pids
-    answers = chain.from_iterable(pool.train(broadcast(module), TASKS, nothing))
+    answers = chain.from_iterable(pool.train(broadcast(module), TASKS, nothing).answers)
     found = [next(answers).upload["delta"].clone()]
     os.kill(pool.pids[0], signal.SIGKILL)
     os.kill(pool.pids[1], signal.SIGKILL)
@@ -147,11 +155,11 @@ def test_a_task_that_kills_its_workers_ends_the_run_and_is_named(pool: ProcessEn
 
     module = network()
     pool.setup(job(module, deadly))
-    one = [task for task in TASKS if task.client in (2, 5)]
+    two = [one for one in TASKS if one.client in (2, 5)]
     with pytest.raises(RunError, match=r"training client 5 in round 1 ended its worker 3 times \(SIGKILL"):
-        list(pool.train(broadcast(module), one, nothing))
+        list(pool.train(broadcast(module), two, nothing).answers)
     pool.setup(job(module))
-    assert len(list(pool.train(broadcast(module), TASKS, nothing))) == 6, "the pool can be used again"
+    assert len(list(pool.train(broadcast(module), TASKS, nothing).answers)) == 6, "the pool can be used again"
 
 
 def test_an_exception_in_a_worker_is_raised_here_with_its_traceback(pool: ProcessEngine) -> None:
@@ -160,7 +168,7 @@ def test_an_exception_in_a_worker_is_raised_here_with_its_traceback(pool: Proces
 
     pool.setup(job(network(), broken))
     with pytest.raises(ZeroDivisionError, match="the user's own mistake") as caught:
-        list(pool.train(broadcast(network()), TASKS, nothing))
+        list(pool.train(broadcast(network()), TASKS, nothing).answers)
     assert "in broken" in "".join(caught.value.__notes__)
 
 

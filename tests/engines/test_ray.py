@@ -32,11 +32,12 @@ from fedacg.runs import api
 from fedacg.runs.build import Ingredients, prepare
 from fedacg.runs.history import History
 from fedacg.runs.runner import play
-from fedacg.simulation.engine import Answers, ClientMemory, Engine, Job, Task
+from fedacg.simulation.engine import Answers, ClientMemory, Engine, Job, Task, Training
 from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command
 from support.ray_nodes import Nodes, members, until
 from support.runs import digest
+from support.tasks import task
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedacg[ray]'")
 
@@ -131,7 +132,7 @@ def job(loss: Callable[[Tensor, Tensor], Tensor]) -> Job:
     )
 
 
-TASKS = [Task(1, client, steps) for client, steps in enumerate((3, 1, 5, 2, 8, 1))]
+TASKS = [task(1, client, steps) for client, steps in enumerate((3, 1, 5, 2, 8, 1))]
 
 
 def broadcast() -> dict[str, Tensor]:
@@ -142,7 +143,7 @@ def broadcast() -> dict[str, Tensor]:
 def train(engine: Engine, tasks: Sequence[Task] = TASKS) -> list[Tensor]:
     return [
         answer.upload["delta"].clone()
-        for answers in engine.train(broadcast(), tasks, lambda _: {})
+        for answers in engine.train(broadcast(), tasks, lambda _: {}).answers
         for answer in answers
     ]
 
@@ -323,7 +324,8 @@ def test_data_are_mapped_and_not_copied_by_an_actor(engine: RayEngine) -> None:
     for data in (from_pairs([few], few), from_pairs([(x, y)], few)):
         engine.setup(Job(module, False, data, methods.build("fedavg"), LocalSettings(steps=2), 0, 9))
         message = {"phi": flat.w, "buffers": flat.read_buffers()}
-        assert [a.client for (a,) in engine.train(message, [Task(1, 0, 2)] * 4, lambda _: {})] == [0] * 4
+        training = engine.train(message, [task(1, 0, 2)] * 4, lambda _: {})
+        assert [a.client for (a,) in training.answers] == [0] * 4
         used.append([anonymous(pid) for pid in engine.pids])
     assert all(after - before < 15 for before, after in zip(*used, strict=True))
 
@@ -333,10 +335,11 @@ import mmap, tempfile
 import torch
 from fedacg import methods
 from fedacg.data.own import from_pairs
+from fedacg.config.sections import LocalSettings
+from fedacg.core.round import Round
 from fedacg.simulation.engine import Job, Task
 from fedacg.engines.shared_memory import put_together, take_apart
-from fedacg.engines.worker import Worker
-from fedacg.simulation.local import LocalSettings
+from fedacg.simulation.worker import Worker
 from fedacg.models import build
 from fedacg.core.vector import FlatModel, clone
 
@@ -358,11 +361,10 @@ for name in [*methods.METHODS, "fedacg+paq"]:
     worker = Worker(read_only(Job(module, False, data, methods.build(name), LocalSettings(batch=4), 0, 5)))
     flat = FlatModel(clone(module))
     rule = methods.build(name).rule
-    down = {**rule.broadcast(rule.init(flat.w)), "buffers": flat.read_buffers()}
     kept = {}
-    for round in (1, 2):
-        answers = list(worker.train_group([Task(round, 0, 3)], read_only(down), lambda _: kept))
-        kept = read_only(answers[0].keep)
+    for round in (Round(number, 1, 1, lr=0.1) for number in (1, 2)):
+        down = {**rule.broadcast(rule.init(flat.w), round), "buffers": flat.read_buffers()}
+        kept = read_only(worker.serve([Task(round, 0, 3)], read_only(down), kept).keep)
     worker.evaluate(read_only({"theta": flat.w, "buffers": flat.read_buffers()}), 0, 12)
     print(name)
 """
@@ -411,11 +413,15 @@ class Disturbed:
 
     def __init__(self, engine: Engine, events: dict[int, Callable[[], None]]) -> None:
         self._engine, self._events = engine, events
-        self.setup, self.evaluate, self.close, self.lost = engine.setup, engine.evaluate, engine.close, engine.lost
+        self.setup, self.evaluate, self.close = engine.setup, engine.evaluate, engine.close
 
-    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
-        for answers in self._engine.train(broadcast, tasks, kept):
-            self._events.pop(tasks[0].round, lambda: None)()
+    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Training:
+        training = self._engine.train(broadcast, tasks, kept)
+        return Training(self._disturbed(tasks[0].round.number, training.answers), training.lost)
+
+    def _disturbed(self, round: int, all: Iterator[Answers]) -> Iterator[Answers]:
+        for answers in all:
+            self._events.pop(round, lambda: None)()
             yield answers
 
 

@@ -20,7 +20,7 @@ EXACT = ("cohort", "answered", "examples", "train_loss", "bytes_down", "bytes_up
 
 def assert_same(trial: Trial) -> None:
     simulated = trial.folder / "simulated"
-    there, here = load_moment(trial.out).state, load_moment(simulated).state
+    there, here = load_moment(trial.out).vectors, load_moment(simulated).vectors
     assert there.keys() == here.keys()
     assert [name for name in here if not there[name].equal(here[name])] == []
 

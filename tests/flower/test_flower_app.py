@@ -43,7 +43,7 @@ def test_as_many_vectors_cross_the_wire_as_the_method_sends(
     trial = Trial(tmp_path, f"method.name={method}", "rounds=1", "model.hidden=[64]")
     grid = trial.grid()
     trial.federate(grid)
-    vector = 4 * load_moment(trial.out).state["theta"].numel()
+    vector = 4 * load_moment(trial.out).vectors["theta"].numel()
     for sizes, vectors in ((grid.down, down), (grid.up, up)):
         assert len(sizes) == 2
         assert all(0 <= size - vectors * vector < 2000 for size in sizes)
@@ -54,7 +54,7 @@ def test_quantised_uploads_cross_the_wire_as_packed_bytes(bits: int, tmp_path: P
     trial = Trial(tmp_path, "method.name=fedacg+paq", f"method.bits={bits}", "rounds=1", "model.hidden=[256]")
     grid = trial.grid()
     trial.federate(grid)
-    entries = load_moment(trial.out).state["theta"].numel()
+    entries = load_moment(trial.out).vectors["theta"].numel()
     buckets = -(-entries // 512)
     assert all(0 <= size - (buckets * 4 + buckets * 512 * bits // 8) < 2000 for size in grid.up)
     assert trial.rounds[0]["bytes_up"] == 2 * (buckets * 4 + buckets * 512 * bits // 8)

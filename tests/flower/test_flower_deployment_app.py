@@ -31,7 +31,7 @@ def test_a_killed_server_goes_on_at_the_saved_round_and_ends_as_the_simulation_d
         deployment.kill("server")
         saved, expected = load_moment(folder), load_moment(tmp_path / "first")
         assert saved.round == 1
-        assert all(saved.state[name].equal(expected.state[name]) for name in ("theta", "m"))
+        assert all(saved.vectors[name].equal(expected.vectors[name]) for name in ("theta", "m"))
 
         deployment.start_server()
         again = deployment.run(app)
@@ -45,6 +45,6 @@ def test_a_killed_server_goes_on_at_the_saved_round_and_ends_as_the_simulation_d
         json.loads((run / "summary.json").read_text())["vector_sha256"] for run in (folder, tmp_path / "whole")
     ]
     assert digests[0] == digests[1]
-    assert load_moment(folder).state["m"].equal(load_moment(tmp_path / "whole").state["m"])
+    assert load_moment(folder).vectors["m"].equal(load_moment(tmp_path / "whole").vectors["m"])
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [(line["round"], line["answered"]) for line in lines] == [(1, [0, 1, 2]), (2, [0, 1, 2])]

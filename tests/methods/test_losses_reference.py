@@ -6,7 +6,8 @@ from torch import Tensor
 
 import fedacg
 from fedacg import methods
-from fedacg.methods.objective import Assignment, Forward, Loss
+from fedacg.methods.parts import Forward, Loss
+from fedacg.methods.visit import Assignment
 from fedacg.simulation.local import sum_losses
 from support import naive
 from support.staged import Pair, asked, dealt, job, rounds, tanh_net

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from fedacg.core.vector import FlatModel
-from fedacg.engines import worker
-from fedacg.engines.worker import FrozenCopies
 from fedacg.methods.feddecorr import Decorrelation
 from fedacg.methods.fedlc import Calibrated
 from fedacg.methods.fedmlb import Branches
 from fedacg.methods.fedntd import NotTrueDistillation
 from fedacg.methods.moon import Contrastive
 from fedacg.models import StagedModel
+from fedacg.simulation import worker
+from fedacg.simulation.worker import FrozenCopies
 from support.staged import asked, dealt, job, rounds, tanh_net
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedacg.errors import RunError
-from fedacg.methods.quantise import BITS, BUCKET, Quantised
+from fedacg.methods.quantise import BITS, BUCKET, Quantise
+from fedacg.methods.upload import Chain, Memory
 from support.quadratics import client, states
 
 LENGTHS = [1, 2, 3, 511, 512, 513, 1025]
@@ -21,8 +22,8 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def sent(x: Tensor, bits: int, seed: int = 0) -> Tensor:
     """Q(x), as it arrives."""
-    link = Quantised(bits)
-    return link.decode(link.encode(x, generator(seed)), x)
+    chain = Chain((Quantise(bits),))
+    return chain.decode(chain.encode(x, Memory(), generator(seed)), x)
 
 
 def grid(bits: int) -> Tensor:
@@ -104,7 +105,7 @@ def test_every_code_survives_packing_at_every_length(bits: int, places: list[int
 @given(bits=st.sampled_from(BITS), codes=st.lists(st.integers(0, 255), min_size=1, max_size=20))
 def test_codes_are_packed_without_loss(bits: int, codes: list[int]) -> None:
     whole = torch.tensor(codes, dtype=torch.uint8).repeat_interleave(8) & (2**bits - 1)
-    link = Quantised(bits)
+    link = Quantise(bits)
     packed = link._pack(whole)
     assert len(packed) * 8 == len(whole) * bits
     assert torch.equal(link._unpack(packed), whole)
@@ -115,13 +116,12 @@ def test_codes_are_packed_without_loss(bits: int, codes: list[int]) -> None:
 @pytest.mark.parametrize("length", LENGTHS)
 def test_the_size_is_the_length_of_what_is_sent(bits: int, dtype: torch.dtype, length: int) -> None:
     x = torch.randn(length, generator=generator(), dtype=dtype)
-    link = Quantised(bits)
-    payload = link.encode(x, generator())
+    chain = Chain((Quantise(bits),))
+    payload = chain.encode(x, Memory(), generator())
     assert payload.dtype == torch.uint8
-    assert len(payload) == link.size(length, x.element_size())
     buckets = math.ceil(length / BUCKET)
     assert len(payload) == buckets * x.element_size() + buckets * BUCKET * bits // 8
-    assert link.decode(payload, x).shape == x.shape
+    assert chain.decode(payload, x).shape == x.shape
 
 
 @pytest.mark.parametrize("bits", BITS)

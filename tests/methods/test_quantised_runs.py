@@ -13,9 +13,12 @@ from fedacg import methods
 from fedacg.config.sections import LocalSettings
 from fedacg.core.randomness import generator
 from fedacg.data.own import from_pairs
-from fedacg.methods.quantise import BITS, Quantised
-from fedacg.simulation.engine import Job, Task
+from fedacg.methods.quantise import BITS, Quantise
+from fedacg.methods.upload import Chain, Memory
+from fedacg.simulation.engine import Job
+from fedacg.simulation.worker import Worker
 from support.quadratics import client, kept, states
+from support.tasks import task
 
 PARAMETERS, BUFFERS = (5 * 8 + 8) + 2 * 8 + (8 * 3 + 3), 2 * 8 + 1
 
@@ -52,7 +55,6 @@ def play(method: str, bits: int | None = None, *, rounds: int = 3, workers: int 
 def test_the_history_counts_what_was_sent(bits: int) -> None:
     # 91 parameters are one bucket: its scale and 512 entries of so many bits. Buffers go as they are.
     upload = 4 + 512 * bits // 8 + 4 * BUFFERS
-    assert Quantised(bits).size(PARAMETERS, 4) == 4 + 512 * bits // 8
     history = play("fedavg+paq", bits).history
     assert [m.bytes_up for m in history] == [3 * upload] * 3
     assert [m.bytes_down for m in history] == [3 * 4 * (PARAMETERS + BUFFERS)] * 3
@@ -109,7 +111,7 @@ def payload(seed: int, round: int, client: int) -> Tensor:
         evaluate_batch=1,
     )
     broadcast = {"phi": torch.zeros(2000), "buffers": torch.zeros(0)}
-    return Worker(job).train(Task(round, client, 1), broadcast, {}).upload["delta"].clone()
+    return Worker(job).train(task(round, client, 1, seed=seed), broadcast, {}).upload["delta"].clone()
 
 
 def test_the_noise_belongs_to_seed_round_and_client() -> None:
@@ -122,8 +124,8 @@ def test_the_noise_belongs_to_seed_round_and_client() -> None:
 
 def arrived(delta: Tensor, bits: int, round: int, client: int) -> Tensor:
     """Q(Δ_i) of a client's visit in a run with seed 0."""
-    link = Quantised(bits)
-    return link.decode(link.encode(delta, generator(0, "link", round, client)), delta)
+    chain = Chain((Quantise(bits),))
+    return chain.decode(chain.encode(delta, Memory(), generator(0, "link", round, client)), delta)
 
 
 def test_momentum_is_fed_what_arrived() -> None:

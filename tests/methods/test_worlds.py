@@ -66,7 +66,7 @@ def test_a_round_that_nobody_answers_leaves_everything_as_it_was(tmp_path: Path,
     others = [metrics.arrived for metrics in result.history if metrics.answered]
     without = tmp_path / "without"
     points(method, rounds=len(others), cohorts=others, out=without)
-    ours, theirs = load_moment(out).state, load_moment(without).state
+    ours, theirs = load_moment(out).vectors, load_moment(without).vectors
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert _kept(out) == _kept(without)

@@ -10,7 +10,8 @@ from fedacg.errors import InputError
 from fedacg.runs import recording
 from fedacg.runs.build import prepare
 from fedacg.runs.runner import Result, play
-from fedacg.simulation.drift import Drift, stage_slices
+from fedacg.simulation.drift import Drift
+from fedacg.simulation.replies import Arrivals
 from support.command import Command
 from support.runs import StopAfter, digest, tiny
 
@@ -38,11 +39,13 @@ def test_a_recorded_round_holds_the_broadcast_and_every_local_model(tmp_path: Pa
     assert recorded.clients == metrics.arrived
     assert sum(recorded.weights) == pytest.approx(1)
     # The figures of the round follow from what was recorded.
-    drift = Drift(recorded.phi, list(stage_slices(result.model).values()))
+    drift = Drift(result.model)
+    drift.begin(3, {"phi": recorded.phi, "buffers": recorded.buffers})
     for place, weight in enumerate(recorded.weights):
         w, buffers = recorded.local(place)
         assert buffers.numel() == 0
-        drift.add((w - recorded.phi).unsqueeze(0), [weight])
+        drift.see(Arrivals([place], [weight], (w - recorded.phi).unsqueeze(0), buffers.unsqueeze(0)))
+    drift.end()
     found = drift.figures(None)
     assert metrics.drift is not None
     for name in ("divergence", "distance", "cosine", "delta_norm"):

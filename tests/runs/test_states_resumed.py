@@ -3,8 +3,9 @@
 import os
 import random
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,12 @@ from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError
 from fedacg.methods import Method
+from fedacg.methods.parts import Correction
 from fedacg.runs.build import prepare
 from fedacg.runs.client_states import ClientStates
 from fedacg.runs.folder import load_moment
 from fedacg.runs.runner import play
-from fedacg.simulation.engine import Answers, ClientMemory, Engine, Job, Task
+from fedacg.simulation.engine import Answers, ClientMemory, Engine, Job, Task, Training
 from fedacg.simulation.federation import Federation
 from fedacg.simulation.sampling import Sampling
 from support.command import TINY, Command, digests_with_and_without_kills
@@ -41,11 +43,13 @@ class Breaking(SerialEngine):
     def __init__(self, round: int, answers: int) -> None:
         self._round, self._answers = round, answers
 
-    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
-        for place, answers in enumerate(super().train(broadcast, tasks, kept)):
-            if tasks[0].round == self._round and place == self._answers:
-                raise ConnectionError("somebody pulled the plug")
-            yield answers
+    def train(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Training:
+        answers = super().train(broadcast, tasks, kept).answers
+        return Training(self._broken(answers) if tasks[0].round.number == self._round else answers)
+
+    def _broken(self, all: Iterator[Answers]) -> Iterator[Answers]:
+        yield from islice(all, self._answers)
+        raise ConnectionError("somebody pulled the plug")
 
 
 def described(tmp_path: Path, method: str, *settings: str) -> Experiment:
@@ -135,7 +139,7 @@ def final(method: Method, engine: Engine, folder: Path) -> dict[str, Tensor]:
         memory=ClientStates(folder),
     )
     list(federation.run())
-    return dict(federation.moment.state)
+    return dict(federation.server.vectors)
 
 
 @pytest.fixture(scope="module")
@@ -155,21 +159,33 @@ def test_a_worker_killed_in_a_clients_second_visit_leaves_no_trace(
     once = tmp_path / "killed"
     last = moment.startswith("after")
 
+    def die() -> None:
+        once.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
     class Bomb:
-        """In a message's place for a vector: whoever comes to write it is killed."""
+        """In a message's place for a vector: once it is a row, whoever comes to write it is killed."""
 
         dtype = torch.float64
+        armed = False
+
+        def reshape(self, *shape: int) -> "Bomb":
+            self.armed = True
+            return self
 
         def to(self, device: torch.device) -> "Bomb":
             return self
+
+        def unbind(self) -> list["Bomb"]:
+            return [self]
 
         def unsqueeze(self, dim: int) -> "Bomb":
             return self
 
         def numel(self) -> int:
-            once.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-            raise AssertionError("dead")
+            if self.armed:
+                die()
+            return 1
 
     class Killer(Correction):
         """Kills its worker once, on a client that comes back with a state."""
@@ -179,15 +195,14 @@ def test_a_worker_killed_in_a_clients_second_visit_leaves_no_trace(
 
         def correct(self, g: Tensor, w: Tensor) -> None:
             if self._back and not last:
-                Bomb().numel()
+                die()
 
-        def end(self, delta: Tensor, departure: Departure) -> None:
-            if self._back:
-                departure.keep["last"] = Bomb()  # type: ignore[assignment]
+        def keep(self, arrived: Callable[[str], Tensor]) -> Message:
+            return {"last": Bomb()} if self._back and last else {}  # type: ignore[dict-item]
 
     plain = methods.build(method, {"alpha": 0.3})
     expected = final(plain, SerialEngine(), tmp_path / "serial")
-    deadly = replace(plain, corrections=(*plain.corrections, Killer()))
+    deadly = replace(plain, objective=(*plain.objective, Killer()))
     before = pool.pids
     found = final(deadly, pool, tmp_path / "processes")
     assert once.exists()

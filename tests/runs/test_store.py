@@ -144,7 +144,7 @@ def test_divergence_names_the_round_and_keeps_the_last_good_one(tmp_path: Path) 
     assert failed > 1
     moment = load_moment(tmp_path / "run")
     assert moment.round == failed - 1
-    assert all(vector.isfinite().all() for vector in moment.state.values())
+    assert all(vector.isfinite().all() for vector in moment.vectors.values())
     assert read_metrics(tmp_path / "run" / "metrics.jsonl")[0].rounds == failed - 1
     assert f"round {failed - 1} is kept in" in caught.value.__notes__[0]
 

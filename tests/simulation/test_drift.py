@@ -5,21 +5,34 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import fedacg
 from fedacg import models
 from fedacg.core.vector import FlatModel
+from fedacg.models import StagedModel
 from fedacg.simulation.drift import Drift, stage_slices
 from fedacg.simulation.metrics import RoundMetrics
+from fedacg.simulation.replies import Arrivals
 from support.quadratics import Point, client, half_square
 
 PHI = torch.tensor([3.0, 4.0], dtype=torch.float64)
 
 
-def figures(deltas: list[list[float]], weights: list[float], parts: list[slice] | None = None) -> dict[str, Any]:
-    drift = Drift(PHI, parts or [])
-    for delta, weight in zip(deltas, weights, strict=True):
-        drift.add(torch.tensor([delta], dtype=torch.float64), [weight])
+class TwoStages(StagedModel):
+    """One parameter in the only stage and one in the head."""
+
+    def __init__(self) -> None:
+        super().__init__([nn.Linear(1, 1, bias=False)], nn.Linear(1, 1, bias=False))
+
+
+def figures(deltas: list[list[float]], weights: list[float], module: nn.Module | None = None) -> dict[str, Any]:
+    drift = Drift(module or Point())
+    drift.begin(1, {"phi": PHI, "buffers": torch.empty(0)})
+    for number, (delta, weight) in enumerate(zip(deltas, weights, strict=True)):
+        rows = torch.tensor([delta], dtype=torch.float64)
+        drift.see(Arrivals([number], [weight], rows, torch.empty(1, 0)))
+    drift.end()
     return drift.figures(torch.tensor([0.0, -2.0], dtype=torch.float64))
 
 
@@ -28,7 +41,7 @@ def test_the_figures_are_those_worked_out_by_hand() -> None:
 
     w_1 − w̄ = (3/2, −3/2), w_2 − w̄ = (−½, ½): ¼·4.5 + ¾·0.5 = 1.5. Cosines: 1/(2√2.5) and 3/(2√2.5).
     """
-    found = figures([[2, 0], [0, 2]], [0.25, 0.75], [slice(0, 1), slice(1, 2)])
+    found = figures([[2, 0], [0, 2]], [0.25, 0.75], TwoStages())
     assert found["divergence"] == pytest.approx(math.sqrt(1.5))
     assert found["divergence_relative"] == pytest.approx(math.sqrt(1.5) / math.hypot(3.5, 5.5))
     assert found["distance"] == pytest.approx(2)

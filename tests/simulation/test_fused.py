@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -26,13 +26,15 @@ from fedacg.engines import Engine
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError, RunError
-from fedacg.methods.quantise import Quantised
-from fedacg.runs.build import Ingredients, group, prepare
+from fedacg.methods.quantise import Quantise
+from fedacg.methods.upload import Chain, Memory
+from fedacg.runs.build import Ingredients, plan, prepare
 from fedacg.runs.runner import Result, play
 from fedacg.simulation import fused
-from fedacg.simulation.engine import Job, Task, groups
+from fedacg.simulation.engine import Job, groups
 from fedacg.simulation.local import clip
 from support.runs import StopAfter, digest, tiny
+from support.tasks import task
 
 UNEQUAL = (7, 1, 23, 12, 5, 18, 3, 9, 31, 2)
 FUSABLE = [
@@ -46,7 +48,11 @@ FUSABLE = [
     "fedavgm+prox",
     "fedcm+prox:mu=0.4",
     "fedprox+acg",
+    "feddyn:alpha=0.3",
+    "feddc:alpha=0.3",
     "fedacg+paq",
+    "feddyn+paq",
+    "feddc+paq",
     "fedavg+acg+prox+paq",
 ]
 PLAIN = {"epochs": 2, "batch": 4, "lr": 0.2}
@@ -91,7 +97,7 @@ def described(
         "rounds": 3,
         "method": {"name": name},
         "data": {"name": "python"},
-        "model": {"name": "python"},
+        "model": {"name": "python:Sequential"},
         "cohort": {"fraction": 0.8},
         "local": {**PLAIN, **(local or {})},
         "evaluate": {"client_losses": True},
@@ -106,6 +112,11 @@ def played(
 ) -> Result:
     method = methods.build(experiment.method.name, experiment.method.options)
     return play(experiment, Ingredients(module, False, federated, method), engine=engine or SerialEngine())
+
+
+def group(experiment: Experiment, ingredients: Ingredients, cohorts: Sequence[Sequence[int]] | None = None) -> int:
+    """How many clients are trained at once, at most."""
+    return plan(experiment, ingredients, cohorts).job.group
 
 
 def assert_same(one: Result, other: Result, tolerance: float) -> None:
@@ -199,10 +210,13 @@ def test_rows_are_clipped_by_their_own_norms() -> None:
 
 
 def test_rows_are_rounded_as_the_vectors_they_are() -> None:
-    link, rows = Quantised(4), torch.randn(3, 700, generator=generator(0, "test"))
-    together = link.encode_rows(rows, (generator(0, "test", client) for client in range(3)))
-    alone = [link.encode(row, generator(0, "test", client)) for client, row in enumerate(rows)]
+    link, rows = Chain((Quantise(4),)), torch.randn(3, 700, generator=generator(0, "test"))
+    randoms = (generator(0, "test", client) for client in range(3))
+    together = link.encode_rows(rows, [Memory() for _ in range(3)], randoms)
+    alone = [link.encode(row, Memory(), generator(0, "test", client)) for client, row in enumerate(rows)]
     assert torch.equal(together, torch.stack(alone))
+    apart = [link.decode(payload, row) for payload, row in zip(alone, rows, strict=True)]
+    assert torch.equal(link.decode_rows(together, rows[0]), torch.stack(apart))
 
 
 def test_parts_of_one_base_are_fetched_as_each_would_be() -> None:
@@ -235,7 +249,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_groups")
-@pytest.mark.parametrize("method", ["fedacg", "fedcm+paq"])
+@pytest.mark.parametrize("method", ["fedacg", "fedcm+paq", "feddyn", "feddc+paq"])
 def test_the_bits_do_not_depend_on_the_workers(method: str, pool: ProcessEngine) -> None:
     experiment = described(method, failures={"straggle": 0.3})
     serial = played(experiment, network(), data())
@@ -245,8 +259,8 @@ def test_the_bits_do_not_depend_on_the_workers(method: str, pool: ProcessEngine)
 
 
 def test_groups_follow_from_the_places_in_the_cohort() -> None:
-    tasks = [Task(1, client, 1) for client in range(11)]
-    assert [[task.client for task in part] for part in groups(tasks, 4)] == [
+    tasks = [task(1, client, 1) for client in range(11)]
+    assert [[one.client for one in part] for part in groups(tasks, 4)] == [
         [0, 1, 2],
         [3, 4, 5, 6],
         [7, 8, 9, 10],
@@ -286,14 +300,15 @@ def fused_job(loss: Callable[[Tensor, Tensor], Tensor] | None = None) -> Job:
 def deltas(engine: Engine, job: Job, between: Callable[[], None] = lambda: None) -> list[Tensor]:
     engine.setup(job)
     phi = torch.nn.utils.parameters_to_vector(job.module.parameters()).detach()
-    tasks = [Task(1, client, 1 + client % 4) for client in range(10)] * 3
-    answers = chain.from_iterable(engine.train({"phi": phi, "buffers": torch.empty(0)}, tasks, lambda client: {}))
+    tasks = [task(1, client, 1 + client % 4) for client in range(10)] * 3
+    training = engine.train({"phi": phi, "buffers": torch.empty(0)}, tasks, lambda client: {})
+    answers = chain.from_iterable(training.answers)
     found = [next(answers)]
     assert found[0].client == 0
     vectors = [found[0].upload["delta"].clone()]
     between()
-    for answer, task in zip(answers, tasks[1:], strict=True):
-        assert (answer.client, answer.steps) == (task.client, task.steps)
+    for answer, asked in zip(answers, tasks[1:], strict=True):
+        assert (answer.client, answer.steps) == (asked.client, asked.steps)
         vectors.append(answer.upload["delta"].clone())
     return vectors
 
@@ -386,7 +401,7 @@ OBSTACLES: dict[str, tuple[Callable[[], Ingredients], str]] = {
     "augmentation": (lambda: ingredients(federated=augmented()), "data: ImagePipeline"),
     "labels that are no classes": (lambda: ingredients(federated=regression()), "data: the labels"),
     "MOON": (lambda: ingredients(models.build("mlp", classes=4, shape=(6,)), "moon"), "method: .*Contrastive"),
-    "FedDyn": (lambda: ingredients(method="feddyn"), "method: its part DynamicRegulariser"),
+    "FedMLB": (lambda: ingredients(models.build("mlp", classes=4, shape=(6,)), "fedmlb"), "method: .*Branches"),
     "FedLC": (lambda: ingredients(method="fedlc"), "method: its part Calibrated"),
 }
 
@@ -400,8 +415,8 @@ def test_what_cannot_be_fused_is_named_and_left_alone(make: Callable[[], Ingredi
 
 
 def test_a_refusal_comes_before_a_folder_is_begun(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="DynamicRegulariser"):
-        play(described("feddyn"), ingredients(method="feddyn"), folder=tmp_path / "run", engine=SerialEngine())
+    with pytest.raises(InputError, match="Calibrated"):
+        play(described("fedlc"), ingredients(method="fedlc"), folder=tmp_path / "run", engine=SerialEngine())
     assert not (tmp_path / "run").exists()
 
 

@@ -15,7 +15,14 @@ from fedacg.core.randomness import generator
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import TensorExamples
 from fedacg.data.pipelines import PlainPipeline
-from fedacg.simulation.local import Visit, train
+from fedacg.methods.method import Method
+from fedacg.methods.parts import Empirical, Part, Proximal
+from fedacg.methods.rules import Average
+from fedacg.methods.visit import Assignment
+from fedacg.simulation.engine import Task
+from fedacg.simulation.local import train
+from fedacg.simulation.worker import FrozenCopies
+from support.tasks import round_of, task
 
 
 def net() -> nn.Module:
@@ -30,9 +37,12 @@ def _assignment(flat: FlatModel, phi: torch.Tensor) -> Assignment:
         flat,
         {"phi": phi},
         kept={},
-        lr=0.2,
+        round=round_of(3),
+        local=LocalSettings(),
         steps=15,
+        total_lr=3.0,
         label_counts=lambda: phi,
+        full_gradient=lambda: phi,
         copies=worker,
         scratch=torch.empty_like(phi),
     )
@@ -41,20 +51,31 @@ def _assignment(flat: FlatModel, phi: torch.Tensor) -> Assignment:
 EXAMPLES = TensorExamples(
     torch.randn(23, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64), torch.arange(23) % 4
 )
-VISIT = Visit(seed=1, round=3, client=7, steps=15)
+VISIT = task(3, 7, 15, seed=1)
+
+
+def trained(
+    flat: FlatModel,
+    examples: TensorExamples,
+    parts: tuple[Part, ...],
+    settings: LocalSettings,
+    visit: Task,
+    lr: float,
+) -> float:
+    """The loss of a client's visit at a constant rate; `flat` ends where it ends."""
+    method = Method(Average(), objective=parts)
+    return train(flat, examples, PlainPipeline(), method, settings, [lr] * visit.steps, visit.random)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.3])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_steps_equal_torch_sgd_with_the_penalty_through_autograd(momentum: float, mu: float) -> None:
-    settings = LocalSettings(
-        epochs=3, batch=5, lr=0.2, lr_decay=0.9, weight_decay=0.01, momentum=momentum, clip=0.7
-    )
+    settings = LocalSettings(epochs=3, batch=5, weight_decay=0.01, momentum=momentum, clip=0.7)
     flat = FlatModel(net())
     phi = flat.w.clone()
     proximal = Proximal(mu)
     proximal.begin(_assignment(flat, phi))
-    loss = train(flat, EXAMPLES, PlainPipeline(), [Empirical()], [proximal], settings, VISIT)
+    loss = trained(flat, EXAMPLES, (Empirical(), proximal), settings, VISIT, lr=0.2 * 0.9**2)
 
     reference = net()
     sgd = torch.optim.SGD(reference.parameters(), lr=0.2 * 0.9**2, weight_decay=0.01, momentum=momentum)
@@ -88,7 +109,7 @@ def test_every_epoch_sees_every_example_once() -> None:
     examples = TensorExamples(torch.arange(11.0).unsqueeze(1), torch.zeros(11, dtype=torch.int64))
     settings = LocalSettings(epochs=2, batch=4)
     visit = replace(VISIT, steps=settings.steps_for(11))
-    train(FlatModel(Recorder()), examples, PlainPipeline(), [Empirical()], [], settings, visit)
+    trained(FlatModel(Recorder()), examples, (Empirical(),), settings, visit, lr=0.1)
     assert sorted(seen[:11]) == sorted(seen[11:]) == list(range(11))
     assert seen[:11] != seen[11:], "each epoch has an order of its own"
 
@@ -107,18 +128,18 @@ def test_steps_take_the_place_of_epochs(steps: int, epochs: int, expected: int) 
 
     examples = TensorExamples(EXAMPLES.x[:11], EXAMPLES.y[:11])
     visit = replace(VISIT, steps=expected)
-    train(FlatModel(net()), examples, PlainPipeline(), [Counter()], [], settings, visit)
+    trained(FlatModel(net()), examples, (Counter(),), settings, visit, lr=0.1)
     assert count == expected
 
 
 def test_randomness_belongs_to_seed_round_and_client() -> None:
-    settings = LocalSettings(epochs=1, batch=5, lr=0.1)
+    settings = LocalSettings(epochs=1, batch=5)
 
-    def end(visit: Visit) -> torch.Tensor:
+    def end(visit: Task) -> torch.Tensor:
         flat = FlatModel(clone(net()))
-        train(flat, EXAMPLES, PlainPipeline(), [Empirical()], [], settings, visit)
+        trained(flat, EXAMPLES, (Empirical(),), settings, visit, lr=0.1)
         return flat.w
 
     assert torch.equal(end(replace(VISIT, steps=5)), end(replace(VISIT, steps=5)))
-    for other in (Visit(2, 3, 7, 5), Visit(1, 4, 7, 5), Visit(1, 3, 8, 5)):
+    for other in (task(3, 7, 5, seed=2), task(4, 7, 5, seed=1), task(3, 8, 5, seed=1)):
         assert not torch.equal(end(replace(VISIT, steps=5)), end(other))

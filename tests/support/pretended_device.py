@@ -193,7 +193,7 @@ def main() -> None:
             _Module.seeds.clear()
             with (
                 Pretending(),
-                patch("fedacg.engines.worker.place", lambda name, number: torch.device(NAME, 0)),
+                patch("fedacg.simulation.worker.place", lambda name, number: torch.device(NAME, 0)),
                 patch("fedacg.data.device_copy.spare", lambda device, room=room: room),
             ):
                 there = digest(ingredients, extra)

@@ -98,7 +98,7 @@ def _states(
         memory=ClientStates(folder),
     )
     for _ in federation.run():
-        yield dict(federation.moment.state)
+        yield dict(federation.server.vectors)
 
 
 def kept(folder: Path, clients: int) -> list[dict[str, Tensor]]:

@@ -14,11 +14,15 @@ from fedacg.config.sections import CohortSettings, EvaluateSettings, LocalSettin
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.own import from_pairs
 from fedacg.engines.serial import SerialEngine
+from fedacg.methods.parts import Forward, Part
+from fedacg.methods.visit import Assignment
 from fedacg.models import StagedModel
 from fedacg.runs.client_states import ClientStates
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation
 from fedacg.simulation.sampling import Sampling
+from fedacg.simulation.worker import FrozenCopies
+from support.tasks import round_of
 
 Pair = tuple[Tensor, Tensor]
 
@@ -73,7 +77,7 @@ def rounds(work: Job, cohorts: Sequence[Sequence[int]]) -> Iterator[dict[str, Te
             memory=ClientStates(Path(folder)),
         )
         for _ in federation.run():
-            yield dict(federation.moment.state)
+            yield dict(federation.server.vectors)
 
 
 def asked(
@@ -93,9 +97,12 @@ def asked(
             flat=flat,
             broadcast={"phi": flat.w.clone() if phi is None else phi, "buffers": buffers},
             kept=dict(kept or {}),
-            lr=0.1,
+            round=round_of(1),
+            local=LocalSettings(),
             steps=1,
+            total_lr=0.1,
             label_counts=lambda: torch.tensor(counts),
+            full_gradient=_not_asked,
             copies=FrozenCopies(model, channels_last=False),
             scratch=torch.empty_like(flat.w),
         )
@@ -104,3 +111,7 @@ def asked(
     if loss.requires_grad:
         loss.backward()
     return float(loss.detach()), flat.g
+
+
+def _not_asked() -> Tensor:
+    raise AssertionError("no loss of ours looks at the full gradient")

@@ -1,51 +1,83 @@
-"""`fedacg methods`: what can be run, and what can be added to it."""
+"""`fedacg methods`: what can be run and what can be added to it; and one method in full."""
 
-from collections.abc import Mapping
+import inspect
+import shutil
+from textwrap import indent
 from typing import Annotated
 
 import typer
 
-from fedacg.config.methods import METHODS, MODIFIERS, Entry, Option
+from fedacg.config.catalogue import GROUPS, MODIFIERS
+from fedacg.config.methods import Entry, Modifier, parse
 
 
 def methods(
-    details: Annotated[
-        bool, typer.Option("--details", help="Show what each is made of, and the vectors it sends and keeps.")
-    ] = False,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this one in full: a method, +part, or method+part.")
+    ] = None,
 ) -> None:
-    """List the methods and the parts that can be added to them."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    more = ("down/up", "kept") if details else ()
-    table = Table(box=None, pad_edge=False, title="Methods", title_justify="left")
-    for column in ("name", "what it does", "options (default, range)", *more):
-        table.add_column(column, overflow="fold", no_wrap=column in ("name", "down/up"))
-    for entry in METHODS.values():
-        made_of, *vectors = _details(entry) if details else [""]
-        what = f"{entry.equation}\n[dim]{made_of}{entry.reference}[/dim]"
-        table.add_row(entry.name, what, _options(entry.options), *vectors)
-    console.print(table)
-    console.print()
-    extra = Table(box=None, pad_edge=False, title="Parts to add, as in fedprox+acg", title_justify="left")
-    for column in ("name", "what it does", "options (default, range)"):
-        extra.add_column(column, overflow="fold", no_wrap=column == "name")
-    for modifier in MODIFIERS.values():
-        extra.add_row(f"+{modifier.name}", modifier.equation, _options(modifier.options))
-    console.print(extra)
-    if details:
-        typer.echo("\ndown/up: model-sized vectors a client receives and sends a round; kept: those\nit stores.")
+    """List the methods and the parts that can be added to them, or show one in full."""
+    typer.echo(_list() if name is None else _whole(name))
 
 
-def _options(options: Mapping[str, Option]) -> str:
-    return "\n".join(f"{name} {option.default:g} {option}" for name, option in options.items())
+def _list() -> str:
+    width = shutil.get_terminal_size((80, 24)).columns
+    names = [entry.name for entries in GROUPS.values() for entry in entries] + [f"+{name}" for name in MODIFIERS]
+    wide = max(map(len, names))
+    lines = []
+    for group, entries in GROUPS.items():
+        if entries:
+            lines += [group, ""]
+            lines += [f"{entry.name:{wide}}  {_short(entry.equation, width - wide - 2)}" for entry in entries]
+            lines += [""]
+    lines += ["Parts to add, as in fedprox+acg", ""]
+    for part in MODIFIERS.values():
+        lines.append(f"{'+' + part.name:{wide}}  {_short(part.equation, width - wide - 2)}")
+    return "\n".join([*lines, "", "fedacg methods NAME shows one in full."])
 
 
-def _details(entry: Entry) -> list[str]:
-    """What a method is made of, the vectors that cross the network, and those that a client keeps."""
+def _short(equation: str, width: int) -> str:
+    """An equation that fits; what does not is left away from the end on."""
+    return equation if len(equation) <= width else equation[: width - 2].rstrip(" ;") + " …"
+
+
+def _whole(name: str) -> str:
+    """All there is to know of a method or part; what it sends and keeps is found by a rehearsal."""
+    if name.startswith("+"):
+        return "\n".join(_owner(part) for part in parse(f"fedavg{name}").modifiers)
+    composition = parse(name)
     from fedacg.methods import build
+    from fedacg.methods.method import NEEDS
     from fedacg.runs.traffic import traffic_of
 
-    method, traffic = build(entry.name), traffic_of(entry.name)
-    return [f"{method.summary}\n", f"{traffic.down:g}/{traffic.up:g}", f"{traffic.kept:g}"]
+    method, traffic = build(name), traffic_of(name)
+    lines = [f"{_owner(owner)}\n" for owner in composition.owners]
+    lines += [
+        f"made of   {method.summary}",
+        f"sent      {traffic.down:.4g} model-sized vectors down and {traffic.up:.4g} up, per client and round",
+        f"kept      {traffic.kept:.4g} model-sized vectors by every client between its visits",
+    ]
+    lines += [f"needs     {NEEDS[need]}" for need in sorted(method.needs)]
+    if method.rule.first_exchange:
+        lines.append("needs     two exchanges per round: clients first send the full gradient of their loss")
+    option, spec = next(iter(composition.options().items()))
+    lines += [
+        "",
+        f"fedacg run quickstart --method {name}",
+        f"fedacg run quickstart --method {name}:{option}={spec.default:g}",
+    ]
+    return "\n".join(lines)
+
+
+def _owner(owner: Entry | Modifier) -> str:
+    """A method or part by itself: title, equations, options and reference."""
+    from fedacg.methods.catalogue import function_of
+
+    function = function_of(owner.build if isinstance(owner, Entry) else owner.apply)
+    title = f"{owner.title} ({owner.group.lower()})" if isinstance(owner, Entry) and owner.group else owner.title
+    equations = inspect.getdoc(inspect.getmodule(function)) or owner.equation
+    lines = [f"{'' if isinstance(owner, Entry) else '+'}{owner.name}: {title}", "", indent(equations, "    "), ""]
+    lines += [f"option    {option} = {spec.default:g}, in {spec}" for option, spec in owner.options.items()]
+    if owner.reference:
+        lines.append(f"from      {owner.reference}{', ' + owner.link if owner.link else ''}")
+    return "\n".join(lines)

@@ -1,228 +1,36 @@
-"""The methods and parts by name, without torch: what a user can type, and what each of them takes.
+"""Methods by name, without torch: names taken apart, options completed and checked.
 
-Names are composed: `fedprox+acg` is FedProx with FedACG's server rule. How a method is built from its name stands
-in methods/: an entry here leads to its function as `package.module:function`.
+Names are composed: `fedprox+acg` is FedProx with FedACG's server rule. What there is stands in catalogue/; how a
+method is built from its name stands in methods/: an entry leads to its function as `package.module:function`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from fedacg.config.catalogue import METHODS, MODIFIERS
+from fedacg.config.catalogue.entry import Entry, Modifier, Option, fraction, positive, rate
 from fedacg.core.plugins import announced, is_plugin, load
 from fedacg.errors import InputError, SettingError, unknown
 
+__all__ = [
+    "METHODS",
+    "MODIFIERS",
+    "Composition",
+    "Entry",
+    "Modifier",
+    "Option",
+    "complete",
+    "fraction",
+    "is_known",
+    "method_label",
+    "names_code",
+    "parse",
+    "positive",
+    "rate",
+]
 
-@dataclass(frozen=True)
-class Option:
-    """A number a method takes, with its default and the range it must lie in."""
-
-    default: float
-    low: float
-    high: float = float("inf")
-    low_open: bool = False
-    high_open: bool = True
-    only: tuple[float, ...] = ()
-    """The values there are, where they are few."""
-
-    def admits(self, value: float) -> bool:
-        if self.only:
-            return value in self.only
-        above = value > self.low if self.low_open else value >= self.low
-        return above and (value < self.high if self.high_open else value <= self.high)
-
-    def __str__(self) -> str:
-        if self.only:
-            return "{" + ", ".join(f"{value:g}" for value in self.only) + "}"
-        high = "∞" if self.high == float("inf") else f"{self.high:g}"
-        return f"{'(' if self.low_open else '['}{self.low:g}, {high}{')' if self.high_open else ']'}"
-
-
-def rate(default: float) -> Option:
-    """A coefficient that may be zero."""
-    return Option(default, low=0)
-
-
-def positive(default: float) -> Option:
-    """A coefficient that may not."""
-    return Option(default, low=0, low_open=True)
-
-
-def fraction(default: float) -> Option:
-    """A decay in [0, 1)."""
-    return Option(default, low=0, high=1)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A method of the catalogue: where it comes from, what it takes, and what builds it."""
-
-    name: str
-    title: str
-    reference: str
-    equation: str
-    options: Mapping[str, Option]
-    build: str | Callable[..., Any]
-    """A function from the options to a `Method`, or where it is found: `package.module:function`."""
-
-
-@dataclass(frozen=True)
-class Modifier:
-    """A `+part` that turns one method into another, or refuses with the reason."""
-
-    name: str
-    title: str
-    equation: str
-    options: Mapping[str, Option]
-    apply: str | Callable[..., Any]
-    """A function from a `Method` and the options to a `Method`, or where it is found."""
-
-
-_ENTRIES = (
-    Entry(
-        name="fedavg",
-        title="FedAvg",
-        reference="McMahan et al., AISTATS 2017",
-        equation="θ ← θ + Δ",
-        options={"server_lr": positive(1.0)},
-        build="fedacg.methods.fedavg:fedavg",
-    ),
-    Entry(
-        name="fedprox",
-        title="FedProx",
-        reference="Li et al., MLSys 2020",
-        equation="ℓ + μ/2 ‖w − φ‖²; θ ← θ + Δ",
-        options={"mu": rate(0.001), "server_lr": positive(1.0)},
-        build="fedacg.methods.fedprox:fedprox",
-    ),
-    Entry(
-        name="fedavgm",
-        title="FedAvgM",
-        reference="Hsu, Qi, Brown, 2019",
-        equation="m ← βm + Δ; θ ← θ + m",
-        options={"beta": fraction(0.4), "server_lr": positive(1.0)},
-        build="fedacg.methods.fedavgm:fedavgm",
-    ),
-    Entry(
-        name="fedadam",
-        title="FedAdam",
-        reference="Reddi et al., ICLR 2021",
-        equation="m, v ← moments of Δ; θ ← θ + η_g m/(√v + τ)",
-        options={
-            "beta1": fraction(0.9),
-            "beta2": fraction(0.99),
-            "tau": positive(0.001),
-            "server_lr": positive(0.01),
-        },
-        build="fedacg.methods.fedadam:fedadam",
-    ),
-    Entry(
-        name="feddyn",
-        title="FedDyn",
-        reference="Acar et al., ICLR 2021",
-        equation="ℓ − ⟨g_i, w⟩ + α/2 ‖w − φ‖²; h ← h − α/N ΣΔ_i; θ ← mean(w_i) − h/α",
-        options={"alpha": positive(0.1)},
-        build="fedacg.methods.feddyn:feddyn",
-    ),
-    Entry(
-        name="moon",
-        title="MOON",
-        reference="Li, He, Song, CVPR 2021",
-        equation="ℓ + μ log(1 + e^{(s(z,z_p) − s(z,z_g))/T}); θ ← θ + Δ",
-        options={"mu": rate(1.0), "temperature": positive(0.5), "server_lr": positive(1.0)},
-        build="fedacg.methods.moon:moon",
-    ),
-    Entry(
-        name="fedcm",
-        title="FedCM",
-        reference="Xu et al., 2021",
-        equation="w ← w − η(αg + (1−α)D); D ← −Δ/(ηK); θ ← θ + Δ",
-        options={"alpha": Option(0.1, low=0, high=1, low_open=True, high_open=False), "server_lr": positive(1.0)},
-        build="fedacg.methods.fedcm:fedcm",
-    ),
-    Entry(
-        name="fedmlb",
-        title="FedMLB",
-        reference="Kim, Kim, Han, ICML 2022",
-        equation="CE(z) + λ₁ mean_l CE(z_l) + λ₂ mean_l KL(z_l ‖ z); θ ← θ + Δ",
-        options={
-            "lam1": rate(1.0),
-            "lam2": rate(1.0),
-            "temperature": positive(1.0),
-            "server_lr": positive(1.0),
-        },
-        build="fedacg.methods.fedmlb:fedmlb",
-    ),
-    Entry(
-        name="fedlc",
-        title="FedLC",
-        reference="Zhang et al., ICML 2022",
-        equation="CE on z_c − τ n_{i,c}^{−1/4}; θ ← θ + Δ",
-        options={"tau": rate(1.0), "server_lr": positive(1.0)},
-        build="fedacg.methods.fedlc:fedlc",
-    ),
-    Entry(
-        name="fedntd",
-        title="FedNTD",
-        reference="Lee et al., NeurIPS 2022",
-        equation="(1−β) CE + β KL(z_g ‖ z) over classes ≠ y; θ ← θ + Δ",
-        options={
-            "beta": Option(0.3, low=0, high=1, high_open=False),
-            "temperature": positive(1.0),
-            "server_lr": positive(1.0),
-        },
-        build="fedacg.methods.fedntd:fedntd",
-    ),
-    Entry(
-        name="feddc",
-        title="FedDC",
-        reference="Gao et al., CVPR 2022",
-        equation="ℓ + α/2 ‖w − (φ − h_i)‖² + ⟨w, g − g_i⟩; θ ← mean(w_i) + h",
-        options={"alpha": rate(0.01)},
-        build="fedacg.methods.feddc:feddc",
-    ),
-    Entry(
-        name="feddecorr",
-        title="FedDecorr",
-        reference="Shi et al., ICLR 2023",
-        equation="CE + β/B · mean off-diagonal (XᵀX)²; θ ← θ + Δ",
-        options={"beta": rate(0.01), "server_lr": positive(1.0)},
-        build="fedacg.methods.feddecorr:feddecorr",
-    ),
-    Entry(
-        name="fedacg",
-        title="FedACG",
-        reference="Kim, Kim, Han, CVPR 2024",
-        equation="φ = θ + λm; ℓ + β/2 ‖w − φ‖²; m ← λm + Δ; θ ← θ + m",
-        options={"lam": fraction(0.85), "beta": rate(0.01), "server_lr": positive(1.0)},
-        build="fedacg.methods.fedacg:fedacg",
-    ),
-)
-_MODIFIERS = (
-    Modifier(
-        name="acg",
-        title="lookahead server momentum",
-        equation="φ = θ + λm; m ← λm + Δ; θ ← θ + m in place of averaging",
-        options={"lam": fraction(0.85)},
-        apply="fedacg.methods.fedacg:swap_in_lookahead",
-    ),
-    Modifier(
-        name="prox",
-        title="proximal pull",
-        equation="adds μ/2 ‖w − φ‖² to the objective",
-        options={"mu": rate(0.001)},
-        apply="fedacg.methods.fedprox:add_proximal",
-    ),
-    Modifier(
-        name="paq",
-        title="quantised upload",
-        equation="uploads Q(Δ_i), unbiased, at so many bits an entry",
-        options={"bits": Option(4, low=1, high=8, high_open=False, only=(1, 2, 4, 8))},
-        apply="fedacg.methods.fedpaq:quantise_upload",
-    ),
-)
-METHODS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
-MODIFIERS: dict[str, Modifier] = {modifier.name: modifier for modifier in _MODIFIERS}
 _KNOWN = METHODS.keys() | MODIFIERS.keys()
 
 

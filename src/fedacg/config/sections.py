@@ -266,7 +266,7 @@ class LocalSettings(Section):
         }
         for key, useless in idle.items():
             if useless:
-                raise InputError(f"local.{key} = {getattr(self, key)!r}: has no effect, as {why[key]}")
+                raise SettingError(f"local.{key}", repr(getattr(self, key)), f"has no effect, as {why[key]}")
         return self
 
     def steps_for(self, examples: int) -> int:

@@ -46,7 +46,7 @@ class ProcessEngine:
 
     def _answers(self, broadcast: Message, tasks: Sequence[Task], kept: ClientMemory) -> Iterator[Answers]:
         parts = groups(tasks, self._job.group)
-        slots = min(self._slots, len(parts))
+        slots = max(1, min(self._slots, len(parts)))  # nobody may be asked at all
         replies = self._announce(broadcast, slots)
         free = list(range(slots))
         slot_of: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""From a method's name to a method: what the catalogue (config/methods.py) leads to, put together."""
+"""From a method's name to a method: what the catalogue (config/catalogue/) leads to, put together."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,14 +16,15 @@ def build(name: str, options: Mapping[str, float] | None = None) -> Method:
     owned: dict[str, dict[str, float]] = {owner.name: {} for owner in composition.owners}
     for spelled, (owner, option) in composition.option_names().items():
         owned[owner.name][option] = values[spelled]
-    method = _function(composition.base.build)(**owned[composition.base.name])
+    method = function_of(composition.base.build)(**owned[composition.base.name])
     for modifier in composition.modifiers:
         try:
-            method = _function(modifier.apply)(method, **owned[modifier.name])
+            method = function_of(modifier.apply)(method, **owned[modifier.name])
         except InputError as reason:
             raise InputError(f"method {name!r}: +{modifier.name} does not go with it: {reason}") from None
     return method
 
 
-def _function(function: str | Callable[..., Any]) -> Callable[..., Method]:
+def function_of(function: str | Callable[..., Any]) -> Callable[..., Method]:
+    """What builds a method or adds a part, from where an entry says that it is found."""
     return load("method.name", function) if isinstance(function, str) else function

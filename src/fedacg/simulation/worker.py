@@ -235,8 +235,9 @@ def rehearse(job: Job) -> Traffic:
     with torch.random.fork_rng(devices=[]):
         if rule.first_exchange:
             phi = rule.broadcast(state, round)["phi"]
-            first = worker.serve([Task(round, client, 0)], {"phi": phi, "buffers": buffers}, {}).upload
-            state = rule.learn(state, first["gradient"][0], round)
+            (gradient,) = worker.serve([Task(round, client, 0)], {"phi": phi, "buffers": buffers}, {})
+            first = gradient.upload
+            state = rule.learn(state, first["gradient"], round)
         broadcast = {**rule.broadcast(state, round), "buffers": buffers}
         answer = worker.train(Task(round, client, 1), broadcast, {})
     return Traffic(*map(kinds, (broadcast, answer.upload, first, answer.keep)))
