@@ -16,10 +16,14 @@ class Option:
     high_open: bool = True
     only: tuple[float, ...] = ()
     """The values there are, where they are few."""
+    whole: bool = False
+    """Whether it counts something, so that a fraction makes no sense."""
 
     def admits(self, value: float) -> bool:
         if self.only:
             return value in self.only
+        if self.whole and value != int(value):
+            return False
         above = value > self.low if self.low_open else value >= self.low
         return above and (value < self.high if self.high_open else value <= self.high)
 
@@ -27,7 +31,8 @@ class Option:
         if self.only:
             return "{" + ", ".join(f"{value:g}" for value in self.only) + "}"
         high = "∞" if self.high == float("inf") else f"{self.high:g}"
-        return f"{'(' if self.low_open else '['}{self.low:g}, {high}{')' if self.high_open else ']'}"
+        whole = "the whole numbers of " if self.whole else ""
+        return f"{whole}{'(' if self.low_open else '['}{self.low:g}, {high}{')' if self.high_open else ']'}"
 
 
 def rate(default: float) -> Option:
