@@ -4,6 +4,7 @@ Everything raised from here ends a command with its message and exit code 2, wit
 Any other exception is a bug and shows its traceback.
 """
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -34,8 +35,17 @@ class DataMissing(InputError):
     """The files of a data set are not there: the message says where they were looked for and how to get them."""
 
 
+class DataDamaged(InputError):
+    """A copy of a data set is not what was published: the message says which file, and how it differs."""
+
+
 class RunError(RuntimeError):
     """A run could not go on: it diverged, or its workers kept dying."""
+
+
+def printable(text: object) -> str:
+    """Words that can be printed: a path need not be text, and has `\\x…` in it where it is not."""
+    return os.fsencode(str(text)).decode("utf-8", "backslashreplace")
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

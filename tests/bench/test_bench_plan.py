@@ -8,7 +8,7 @@ import pytest
 from fedacg.bench import published
 from fedacg.bench.folders import place, run_name, spelled
 from fedacg.bench.plan import make_plan
-from fedacg.bench.targets import desk_targets, paper_targets, shares
+from fedacg.bench.targets import paper_targets, shares, small_targets
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, recipe_names
 from fedacg.errors import InputError
@@ -73,7 +73,7 @@ def test_a_number_is_found_by_its_setting_and_its_method(
 
 @pytest.mark.parametrize("recipe", SETTINGS)
 def test_a_setting_of_the_paper_is_a_recipe_at_both_scales(recipe: str) -> None:
-    assert {recipe, f"{recipe}-desk"} <= set(recipe_names())
+    assert {recipe, f"{recipe}-small"} <= set(recipe_names())
     experiment, numbers = described(recipe), [n for n in published.numbers() if n.recipe == recipe]
     assert experiment.data.name == numbers[0].data
     accuracies = {number.at for number in numbers if number.metric == "accuracy"}
@@ -166,13 +166,13 @@ def test_the_guide_has_the_shares_and_the_tables_of_the_code() -> None:
     assert {name for name in re.findall(r"`([\w-]+)`", tables) if name in TABLES} == set(TABLES)
 
 
-def test_targets_at_desk_scale_are_shares_of_fedavg_cut_to_a_tenth_of_a_percent() -> None:
-    assert desk_targets("cifar10-large", 0.5) == (0.51, 0.54)
-    assert desk_targets("cifar10-large", 0.4567) == (0.465, 0.493)  # 46.5834 and 49.3236
-    assert desk_targets("femnist", 0.57) == (0.57,), "100 × 0.57 is a little less than 57 in floating point"
-    assert desk_targets("femnist", 0.83339) == (0.833,), "FedAvg itself must reach what is 100 % of its own"
-    assert desk_targets("cifar10-large", 0.99) == (1.0, 1.0)
-    assert desk_targets("cifar10-large", 0.0) == (0.001, 0.001)
+def test_targets_at_small_scale_are_shares_of_fedavg_cut_to_a_tenth_of_a_percent() -> None:
+    assert small_targets("cifar10-large", 0.5) == (0.51, 0.54)
+    assert small_targets("cifar10-large", 0.4567) == (0.465, 0.493)  # 46.5834 and 49.3236
+    assert small_targets("femnist", 0.57) == (0.57,), "100 × 0.57 is a little less than 57 in floating point"
+    assert small_targets("femnist", 0.83339) == (0.833,), "FedAvg itself must reach what is 100 % of its own"
+    assert small_targets("cifar10-large", 0.99) == (1.0, 1.0)
+    assert small_targets("cifar10-large", 0.0) == (0.001, 0.001)
 
 
 # Plans
@@ -188,20 +188,25 @@ def test_a_plan_has_the_settings_and_methods_of_its_table(tmp_path: Path) -> Non
         assert {(run.rounds, run.seed, run.model.name) for run in block.runs.values()} == {(1000, 0, "resnet18")}
 
 
-def test_at_desk_scale_fedavg_is_added_where_the_table_has_none(tmp_path: Path) -> None:
-    (desk,) = make_plan("acg-combinations-large", "desk", tmp_path, on=["cifar10-large"])
-    assert (desk.added, desk.lines[0].label, desk.lines[0].method.name) == (True, "FedAvg", "fedavg")
+def test_small_scale_still_goes_by_its_old_name(tmp_path: Path) -> None:
+    small, desk = (make_plan("main-large", scale, tmp_path, on=["cifar10-large"]) for scale in ("small", "desk"))
+    assert small == desk
+
+
+def test_at_small_scale_fedavg_is_added_where_the_table_has_none(tmp_path: Path) -> None:
+    (small,) = make_plan("acg-combinations-large", "small", tmp_path, on=["cifar10-large"])
+    assert (small.added, small.lines[0].label, small.lines[0].method.name) == (True, "FedAvg", "fedavg")
     paper = make_plan("acg-combinations-large", "paper", tmp_path)
     assert [(block.added, block.lines[0].label) for block in paper] == [(False, "FedMLB")] * 2
-    (components,) = make_plan("ablation-components", "desk", tmp_path, on=["cifar10-large"])
+    (components,) = make_plan("ablation-components", "small", tmp_path, on=["cifar10-large"])
     assert (components.added, components.lines[0].label) == (False, "none")
-    (other,) = make_plan("main-large", "desk", tmp_path, on=["cifar10-large"], methods=["fedavg:server_lr=0.5"])
+    (other,) = make_plan("main-large", "small", tmp_path, on=["cifar10-large"], methods=["fedavg:server_lr=0.5"])
     assert other.added, "FedAvg with other options sets no targets"
 
 
 def test_methods_and_seeds_that_are_typed_take_the_place_of_the_tables(tmp_path: Path) -> None:
     methods = ["fedavg", "fedacg:lam=0.85", "fedacg:lam=0.8", "fedprox+acg"]
-    (block,) = make_plan("main-large", "desk", tmp_path, on=["cifar10-large"], methods=methods, seeds=[3, 1])
+    (block,) = make_plan("main-large", "small", tmp_path, on=["cifar10-large"], methods=methods, seeds=[3, 1])
     assert [line.label for line in block.lines] == ["FedAvg", "FedACG", "fedacg:lam=0.8", "fedprox+acg"]
     assert [run.seed for run in block.runs.values()] == [1] * 4 + [3] * 4, "runs that share data follow each other"
     assert sorted(folder.name for folder in block.runs) == sorted(
@@ -210,7 +215,7 @@ def test_methods_and_seeds_that_are_typed_take_the_place_of_the_tables(tmp_path:
 
 
 def test_settings_apply_to_all_runs_of_a_plan(tmp_path: Path) -> None:
-    blocks = make_plan("fedpaq", "desk", tmp_path, settings=["rounds=7", "local.lr=0.5"])
+    blocks = make_plan("fedpaq", "small", tmp_path, settings=["rounds=7", "local.lr=0.5"])
     runs = [run for block in blocks for run in block.runs.values()]
     assert {(run.rounds, run.local.lr) for run in runs} == {(7, 0.5)}
     assert {run.method.name for run in runs} == {"fedavg", "fedavg+paq", "fedacg+paq"}
@@ -218,7 +223,7 @@ def test_settings_apply_to_all_runs_of_a_plan(tmp_path: Path) -> None:
 
 def test_tables_share_the_folders_of_experiments_that_they_have_in_common(tmp_path: Path) -> None:
     folders = {
-        table: set(make_plan(table, "desk", tmp_path, on=["cifar10-large"])[0].runs)
+        table: set(make_plan(table, "small", tmp_path, on=["cifar10-large"])[0].runs)
         for table in ("main-large", "ablation-components", "ablation-lambda", "acg-combinations-large", "fedpaq")
     }
     main = folders["main-large"]
@@ -304,7 +309,7 @@ def test_an_unknown_table_lists_all_names(fedacg: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--scale", "huge"], ["--scale 'huge'", "must be desk or paper"]),
+        (["--scale", "huge"], ["--scale 'huge'", "must be small or paper"]),
         (["--seeds", "0,one"], ["--seeds '0,one'", "whole numbers"]),
         (["--seeds", "0,-1"], ["seed = -1", "greater than or equal to 0"]),
         (["--seeds", "1,2,1"], ["--seeds: 1 stands there twice"]),
@@ -336,5 +341,5 @@ def test_data_that_are_not_at_hand_are_told_before_anything_runs(
 
 
 def test_a_plan_refuses_as_the_program_does(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="must be desk or paper"):
+    with pytest.raises(InputError, match="must be small or paper"):
         make_plan("main-large", "", tmp_path)

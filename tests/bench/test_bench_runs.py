@@ -37,7 +37,7 @@ ON = ["--on", "cifar10-large", "--out", "out", *(word for setting in TINY for wo
 def tables(folder: Path) -> list[bytes]:
     """What a benchmark has written that holds no times."""
     names = ("bench.md", "bench.csv", "bench.tex")
-    return [(folder / "ablation-components-desk" / "cifar10-large" / name).read_bytes() for name in names]
+    return [(folder / "ablation-components-small" / "cifar10-large" / name).read_bytes() for name in names]
 
 
 def rounds_written(folder: Path) -> dict[str, int]:
@@ -119,7 +119,7 @@ def test_a_dry_run_lists_the_runs_and_leaves_no_trace(fedacg: Command) -> None:
     outcome = fedacg("bench", "ablation-components", *ON, "--dry-run")
     assert outcome.code == 0
     assert outcome.out.startswith("6 runs below out/runs, 0 of them finished\n")
-    assert "cifar10-large-desk/fedavg+acg-s0" in outcome.out
+    assert "cifar10-large-small/fedavg+acg-s0" in outcome.out
     assert "together" in outcome.out
     assert not (fedacg.folder / "out").exists()
 
@@ -166,7 +166,7 @@ def test_finished_runs_are_kept_and_shared_between_tables(fedacg: Command) -> No
 def test_a_run_that_was_stopped_is_gone_on_with_only_when_asked(fedacg: Command) -> None:
     plan = ["bench", "main-large", "--methods", "fedavg", *ON]
     (block,) = make_plan(
-        "main-large", "desk", Path("out"), on=["cifar10-large"], methods=["fedavg"], settings=TINY
+        "main-large", "small", Path("out"), on=["cifar10-large"], methods=["fedavg"], settings=TINY
     )
     ((folder, experiment),) = block.runs.items()
     with pytest.raises(KeyboardInterrupt):
@@ -186,7 +186,7 @@ def test_a_run_that_cannot_go_on_leaves_the_others_and_the_table(fedacg: Command
     assert "Traceback" not in outcome.err
     assert rounds_written(fedacg.folder / "out")["fedacg-s0"] == 8
     assert f"note: {broken}, seed 0: ended after 0 of 8 rounds" in outcome.out
-    assert (fedacg.folder / "out/main-large-desk/cifar10-large/bench.md").exists()
+    assert (fedacg.folder / "out/main-large-small/cifar10-large/bench.md").exists()
     again = fedacg("bench", "main-large", "--methods", f"fedavg,{broken},fedacg", *ON, "--resume", "--quiet")
     assert (again.code, again.err.count("diverged in round 1")) == (1, 1)
 
@@ -207,7 +207,7 @@ def test_interrupted_twice_and_resumed_a_benchmark_gives_the_same_table(fedacg: 
         assert ("the same command with --resume" in said) == (code == 130)
         reached = sum(rounds_written(stopped).values())
         assert 0 < reached < 6 * 30
-        assert not (stopped / "ablation-components-desk").exists()
+        assert not (stopped / "ablation-components-small").exists()
     assert fedacg(*command, "--resume").code == 0
     assert tables(stopped) == tables(whole)
     assert rounds_written(stopped) == rounds_written(whole)

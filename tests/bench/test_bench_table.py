@@ -48,9 +48,9 @@ def made_up(folder: Path, experiment: Experiment, accuracy: Accuracy, rounds: in
 
 
 def block_of(tmp_path: Path, accuracy: Accuracy, **plan: object) -> Block:
-    """cifar10-large at desk scale in ten rounds."""
+    """cifar10-large at small scale in ten rounds."""
     options: dict[str, object] = {"on": ["cifar10-large"], "settings": ["rounds=10"], **plan}
-    (block,) = make_plan("main-large", "desk", tmp_path, **options)  # type: ignore[arg-type]
+    (block,) = make_plan("main-large", "small", tmp_path, **options)  # type: ignore[arg-type]
     for folder, experiment in block.runs.items():
         made_up(folder, experiment, accuracy)
     return block
@@ -168,7 +168,7 @@ def test_rounds_that_were_not_evaluated_or_not_numbers_are_passed_over(tmp_path:
 def test_a_run_that_did_not_get_there_has_no_accuracy_there(tmp_path: Path) -> None:
     (block,) = make_plan(
         "main-large",
-        "desk",
+        "small",
         tmp_path,
         on=["cifar10-large"],
         settings=["rounds=10"],
@@ -186,7 +186,7 @@ def test_a_run_that_did_not_get_there_has_no_accuracy_there(tmp_path: Path) -> N
 
 
 def test_without_fedavgs_end_there_are_no_targets(tmp_path: Path) -> None:
-    (block,) = make_plan("main-large", "desk", tmp_path, on=["cifar10-large"], methods=["fedacg"])
+    (block,) = make_plan("main-large", "small", tmp_path, on=["cifar10-large"], methods=["fedacg"])
     for folder, experiment in block.runs.items():
         made_up(folder, experiment, constant({}), rounds=40 if experiment.method.name == "fedavg" else None)
     comparison = compare(block)
@@ -198,14 +198,14 @@ def test_without_fedavgs_end_there_are_no_targets(tmp_path: Path) -> None:
 
 
 def test_notes_say_what_is_not_as_in_the_paper(tmp_path: Path) -> None:
-    (block,) = make_plan("fedpaq", "desk", tmp_path, on=["cifar10-large"], settings=["rounds=10"])
+    (block,) = make_plan("fedpaq", "small", tmp_path, on=["cifar10-large"], settings=["rounds=10"])
     for folder, experiment in block.runs.items():
         made_up(folder, experiment, constant({}))
     notes = " / ".join(compare(block).notes)
     assert "the paper's table has no cifar10-large" in notes
     assert "not as in the recipe: rounds=10" in notes
     assert "30.6 % and 32.4 %, that is 102 % and 108 % of FedAvg's 30.00 %" in notes
-    (added,) = make_plan("ablation-beta", "desk", tmp_path, on=["cifar10-large"], settings=["rounds=10"])
+    (added,) = make_plan("ablation-beta", "small", tmp_path, on=["cifar10-large"], settings=["rounds=10"])
     for folder, experiment in added.runs.items():
         if not folder.exists():
             made_up(folder, experiment, constant({}))
@@ -243,12 +243,12 @@ def test_files_have_the_same_numbers(tmp_path: Path) -> None:
     ]
     page = (block.folder / "index.html").read_text()
     assert "Beside the paper" in page
-    assert "main-large at desk scale, cifar10-large-desk, seed 0." in page
+    assert "main-large at small scale, cifar10-large-small, seed 0." in page
 
 
 @pytest.mark.parametrize("table", ["ablation-lambda", "ablation-beta"])
 def test_the_ablation_of_an_option_has_the_picture_of_a_sweep(tmp_path: Path, table: str) -> None:
-    (block,) = make_plan(table, "desk", tmp_path, on=["cifar10-large"], settings=["rounds=4"])
+    (block,) = make_plan(table, "small", tmp_path, on=["cifar10-large"], settings=["rounds=4"])
     for folder, experiment in block.runs.items():
         made_up(folder, experiment, constant({}))
     written = write(compare(block), "fedacg bench")
@@ -271,7 +271,7 @@ def printed(comparison: Comparison, width: int) -> list[str]:
 def test_every_table_reads_at_80_columns_and_in_one_piece_where_there_is_room(
     tmp_path: Path, table: str, seeds: list[int]
 ) -> None:
-    block = make_plan(table, "desk", tmp_path, seeds=seeds, settings=["rounds=20"])[0]
+    block = make_plan(table, "small", tmp_path, seeds=seeds, settings=["rounds=20"])[0]
     for folder, experiment in block.runs.items():
         made_up(folder, experiment, lambda e, n: 0.3 + 0.013 * n + 0.01 * e.seed)
     comparison = compare(block)
@@ -293,7 +293,7 @@ def test_the_program_prints_the_table_its_notes_and_where_it_is(fedacg: Command)
     lines = outcome.out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0] == "2 runs below out/runs, 2 of them finished"
-    assert "main-large at desk scale, cifar10-large-desk, seed 0" in lines
+    assert "main-large at small scale, cifar10-large-small, seed 0" in lines
     assert re.search(r"^FedAvg +58\.74 +50\.00 +71\.45 +50\.00\b", outcome.out, re.MULTILINE)
     assert "note: not as in the recipe: rounds=10" in lines
     assert f"report: {block.folder / 'index.html'}" in lines

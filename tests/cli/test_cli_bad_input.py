@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from fedacg.data import catalogue
-from fedacg.data.files import md5
+from fedacg.data.published import Published
 from fedacg.data.sources import cifar
 from fedacg.data.sources.cifar import CifarSource
 from fedacg.runs.folder import RunFolder
+from support.checksums import md5
 from support.cifar_files import small, write
 from support.command import Command, refused
 
@@ -244,10 +245,10 @@ def batch(fedacg: Command, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(root, layout, 10)
     folder = root / layout.folder
     train, test = (
-        tuple(replace(each, md5=md5((folder / each.file).read_bytes())) for each in part)
+        tuple(replace(each, checksum=md5((folder / each.file).read_bytes())) for each in part)
         for part in (layout.train, layout.test)
     )
-    source = CifarSource("cifar10", 10, (replace(layout, train=train, test=test),))
+    source = CifarSource("cifar10", 10, Published(), (replace(layout, train=train, test=test),))
     monkeypatch.setenv("FEDACG_DATA", str(root))
     monkeypatch.setitem(catalogue.FACTS, "cifar10", replace(catalogue.FACTS["cifar10"], source=source))
     return folder / train[2].file
@@ -274,4 +275,9 @@ def test_data_that_are_cut_short_are_named_with_their_size(fedacg: Command, batc
 def test_data_that_were_altered_are_named_with_their_checksum(fedacg: Command, batch: Path) -> None:
     whole = batch.read_bytes()
     batch.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    refused(fedacg(*SMALL_CIFAR), "data set 'cifar10'", f"{batch} was altered", md5(whole))
+    refused(
+        fedacg(*SMALL_CIFAR),
+        "data set 'cifar10'",
+        f"{batch.parent} has {batch.name}, which was altered",
+        md5(whole),
+    )

@@ -1,4 +1,4 @@
-"""The recipes are the settings of the paper's protocol, each at paper scale and at desk scale."""
+"""The recipes are the settings of the paper's protocol, each at paper scale and at small scale."""
 
 from pathlib import Path
 
@@ -46,7 +46,31 @@ def described(name: str) -> Experiment:
 
 def test_there_is_a_recipe_for_every_setting_of_the_protocol_at_both_scales() -> None:
     paper = {*IMAGES, *LEAF}
-    assert set(recipe_names()) == {"quickstart", *paper, *(f"{name}-desk" for name in paper)}
+    beyond = {"quickstart", "mnist-small", "fashion-mnist-small"}
+    assert set(recipe_names()) == {*beyond, *paper, *(f"{name}-small" for name in paper)}
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_mnist_and_fashion_mnist_have_small_recipes(name: str) -> None:
+    experiment = described(f"{name}-small")
+    assert (experiment.data.name, experiment.model.name, experiment.method.name) == (name, "cnn", "fedacg")
+    assert (experiment.data.clients, experiment.cohort.size) == MODERATE
+    assert experiment.rounds <= 100
+    assert experiment.local.steps_for(60_000 // 100) == 60
+
+
+def test_small_recipes_still_go_by_their_old_names(tmp_path: Path) -> None:
+    for name in (name for name in recipe_names() if name.endswith("-small")):
+        assert find(f"{name.removesuffix('-small')}-desk") == find(name)
+    (tmp_path / "mine.toml").write_text('extends = "cifar10-large-desk"\nrounds = 7\n')
+    assert described(str(tmp_path / "mine.toml")).data == described("cifar10-large-small").data
+    with pytest.raises(InputError, match="unknown recipe 'quickstart-desk'"):
+        find("quickstart-desk")
+
+
+def test_celeba_trains_at_the_rate_that_was_found_for_it() -> None:
+    for name in ("celeba", "celeba-small", "celeba-desk"):
+        assert described(name).local.lr == 0.01
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -59,16 +83,17 @@ def test_image_recipes_are_the_protocols(name: str) -> None:
     assert (experiment.rounds, experiment.model.name, data.augment) == (1000, "resnet18", True)
     assert (local.lr, local.lr_decay, local.weight_decay, local.clip, local.momentum) == (0.1, 0.998, 0.001, 10, 0)
     assert (experiment.method.name, experiment.evaluate.every) == ("fedacg", 1)
-    examples = FACTS[data.name].examples
-    assert examples is not None
+    source = FACTS[data.name].source
+    assert source is not None
+    assert source.published.train is not None
     assert local.epochs == 5
-    assert local.steps_for(examples[0] // clients) == 50, "always fifty local steps"
+    assert local.steps_for(source.published.train // clients) == 50, "always fifty local steps"
 
 
 def test_the_changing_population_is_the_protocols() -> None:
-    paper, desk = described("cifar100-dynamic"), described("cifar100-dynamic-desk")
+    paper, small = described("cifar100-dynamic"), described("cifar100-dynamic-small")
     assert (paper.population.present, paper.population.stage, paper.population.replace) == (250, 100, 0.5)
-    for experiment in (paper, desk):
+    for experiment in (paper, small):
         assert experiment.rounds == 10 * experiment.population.stage, "ten stages"
 
 
@@ -86,16 +111,16 @@ def test_leaf_recipes_are_the_protocols(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*IMAGES, *LEAF])
-def test_a_desk_recipe_has_the_same_clients_and_less_work(name: str) -> None:
-    paper, desk = described(name), described(f"{name}-desk")
-    assert desk.rounds <= 100
-    # The number of LEAF clients on a desk is however many are at hand.
+def test_a_small_recipe_has_the_same_clients_and_less_work(name: str) -> None:
+    paper, small = described(name), described(f"{name}-small")
+    assert small.rounds <= 100
+    # At small scale, the number of LEAF clients is however many are available.
     same = {"data": {"clients"} if name in LEAF else set[str]()}
     kept = ("data", "method", "failures") if name in LEAF else ("data", "method", "cohort", "failures")
     for section in kept:
-        ours, theirs = (getattr(e, section).model_dump(exclude=same.get(section)) for e in (desk, paper))
+        ours, theirs = (getattr(e, section).model_dump(exclude=same.get(section)) for e in (small, paper))
         assert ours == theirs, section
-    assert desk.model.name in ("cnn", "lstm")
+    assert small.model.name in ("cnn", "lstm")
 
 
 def test_a_file_extends_another_by_name_or_by_path(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedacg.config.experiment import parse
 from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue, splits
 from fedacg.data.examples import FederatedData
@@ -15,7 +16,7 @@ from fedacg.errors import InputError
 
 def digits(**options: Any) -> FederatedData:
     seed = options.pop("seed", 0)
-    return catalogue.federate(DataSettings(**{"name": "digits", "clients": 10, **options}), seed)
+    return catalogue.federate(parse(DataSettings, {"name": "digits", "clients": 10, **options}), seed)
 
 
 def labels(data: FederatedData) -> list[list[int]]:
@@ -42,7 +43,7 @@ def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> No
 def test_digits_are_cut_into_train_and_test_with_the_same_classes_and_nothing_twice() -> None:
     whole = catalogue.load("digits")
     assert (whole.train.x.shape, whole.test.x.shape) == ((1438, 1, 8, 8), (359, 1, 8, 8))
-    assert (len(whole.train), len(whole.test)) == catalogue.FACTS["digits"].examples
+    assert (len(whole.train), len(whole.test)) == (1438, 359)
     assert whole.train.x.dtype == torch.uint8
     assert whole.train.x.max() == 16
     shares = whole.test.y.bincount() / (whole.train.y.bincount() + whole.test.y.bincount())

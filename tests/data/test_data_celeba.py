@@ -2,7 +2,9 @@
 
 import io
 import shutil
+import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,13 @@ from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.examples import Contents
 from fedacg.data.files import data_root
-from fedacg.data.sources import celeba, jpegs
+from fedacg.data.published import Published
+from fedacg.data.sources import celeba, decode, packed
 from fedacg.errors import InputError
+from support.checksums import md5
 from support.pictures import jpeg, overwrite, pack
 
-SOURCE = celeba.CELEBA
+SOURCE = replace(celeba.CELEBA, images=31, md5={}, published=Published(together=27, clients=3))
 ATTRIBUTES = ("Male", "Smiling", "Young")
 SIZES = {2880: 5, 12: 10, 7: 4, 300: 12}
 """How many images each person has; person 7 has too few."""
@@ -55,6 +59,7 @@ def root(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "data"
     shutil.copytree(made, root / "celeba")
     monkeypatch.setenv("FEDACG_DATA", str(root))
+    monkeypatch.setitem(catalogue.FACTS, "celeba", replace(catalogue.FACTS["celeba"], source=SOURCE))
     return root
 
 
@@ -141,14 +146,13 @@ def test_every_place_gives_the_same_examples(
         zipped(other / place)
     assert SOURCE.find(other) == other / place
     assert all(torch.equal(one, two) for one, two in zip(everything(SOURCE.read(other)), expected, strict=True))
-    assert len(prepared(root)) == 2
+    assert len(prepared(root)) == (2 if packed else 1), "the same files are recognised wherever they lie"
 
 
 def test_the_second_read_opens_no_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = SOURCE.read(root)
-    overwrite(root / "celeba" / "img_align_celeba" / name_of(3), b"garbage")
-    monkeypatch.setattr(jpegs, "opened", lambda *_: pytest.fail("the images were read again"))
-    monkeypatch.setattr(jpegs, "lines", lambda *_: pytest.fail("the lists were read again"))
+    monkeypatch.setattr(packed, "opened", lambda *_: pytest.fail("the images were read again"))
+    monkeypatch.setattr(packed, "lines", lambda *_: pytest.fail("the lists were read again"))
     again = SOURCE.read(root)
     assert all(torch.equal(one, two) for one, two in zip(everything(first), everything(again), strict=True))
     assert again.owners is not None
@@ -344,7 +348,7 @@ def test_notes_in_a_file_that_pillow_cannot_read_do_no_harm(root: Path) -> None:
     broken = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x1a\x01\x05\0\x01\0\0\0\xff\xff\0\0"
     whole.save(file, "JPEG", exif=broken)
     with pytest.warns(UserWarning, match="EXIF|Truncated"):
-        jpegs.decode(file.getvalue(), 84, resize=True)
+        decode.decode(file.getvalue(), 84, resize=True)
     overwrite(root / "celeba" / "img_align_celeba" / name_of(4), file.getvalue())
     assert len(SOURCE.read(root).train) == 23
 
@@ -361,6 +365,79 @@ def test_a_damaged_archive_is_refused(root: Path) -> None:
     pack(root / "celeba" / "elsewhere", root / "celeba", path)
     with pytest.raises(InputError, match=f"{path} lacks img_align_celeba/"):
         SOURCE.read(root)
+
+
+def test_an_image_overwritten_in_place_is_noticed(root: Path) -> None:
+    before = everything(SOURCE.read(root))
+    overwrite(root / "celeba" / "img_align_celeba" / name_of(3), jpeg(999, 178, 218))
+    after = everything(SOURCE.read(root))
+    assert sum(not torch.equal(one, two) for one, two in zip(before[0], after[0], strict=True)) <= 1
+    assert not all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("header", ["image_id identity\n", "31\nimage_id identity\n", "31\r\n"])
+def test_a_header_above_the_persons_is_passed_over(root: Path, header: str) -> None:
+    expected = everything(SOURCE.read(root))
+    path = root / "celeba" / PERSONS
+    path.write_bytes((header + path.read_text()).encode())
+    found = SOURCE.read(root)
+    assert all(torch.equal(one, two) for one, two in zip(everything(found), expected, strict=True))
+
+
+def test_a_list_whose_lines_were_altered_is_refused_but_line_ends_and_headers_are_not(root: Path) -> None:
+    lists = {file: (root / "celeba" / file).read_bytes() for file in (PERSONS, ATTRS)}
+    strict = replace(SOURCE, md5={file: md5(data) for file, data in lists.items()})
+    strict.read(root)
+    for file, data in lists.items():
+        (root / "celeba" / file).write_bytes(data.replace(b"\n", b"\r\n"))
+    (root / "celeba" / PERSONS).write_bytes(b"image identity\n" + lists[PERSONS])
+    strict.read(root)
+    (root / "celeba" / ATTRS).write_bytes(lists[ATTRS].replace(b"000002.jpg -1 -1", b"000002.jpg -1  1"))
+    with pytest.raises(InputError, match=rf"{root}/celeba has {ATTRS}, which was altered: its md5 is"):
+        strict.read(root)
+    assert strict.read(root, partial=True).differences
+
+
+def test_images_in_a_folder_of_the_same_name_twice_are_found(root: Path) -> None:
+    expected = everything(SOURCE.read(root))
+    folder = root / "celeba" / "img_align_celeba"
+    folder.rename(root / "celeba" / "inner")
+    folder.mkdir()
+    (root / "celeba" / "inner").rename(folder / "img_align_celeba")
+    (folder / "img_align_celeba" / "._000001.jpg").write_bytes(b"notes of macOS")
+    found = everything(SOURCE.read(root))
+    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("top", ["", "CelebA/Img/img_align_celeba/", "img_align_celeba/img_align_celeba/"])
+def test_an_archive_may_have_any_folder_on_top(root: Path, top: str) -> None:
+    expected = everything(SOURCE.read(root))
+    folder = root / "celeba" / "img_align_celeba"
+    with zipfile.ZipFile(root / "celeba" / "img_align_celeba.zip", "w") as archive:
+        for image in sorted(folder.iterdir()):
+            archive.write(image, f"{top}{image.name}")
+            archive.writestr(f"__MACOSX/{top}._{image.name}", b"notes")
+    shutil.rmtree(folder)
+    found = everything(SOURCE.read(root))
+    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+
+
+def test_an_incomplete_copy_is_used_only_when_the_user_says_so(root: Path) -> None:
+    whole = replace(celeba.CELEBA, md5={})
+    with pytest.raises(InputError) as refusal:
+        whole.read(root)
+    for expected in (
+        "has 31 images where there should be 202599",
+        "has 27 examples where there should be 200288",
+        "has 3 clients where there should be 9343",
+        "data.partial = true",
+        "mmlab.ie.cuhk.edu.hk",
+    ):
+        assert expected in str(refusal.value)
+    assert "fedacg data get" not in str(refusal.value)
+    contents = whole.read(root, partial=True)
+    assert len(contents.train) == 23
+    assert len(contents.differences) == 3
 
 
 def test_real_celeba_has_its_published_numbers() -> None:

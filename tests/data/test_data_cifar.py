@@ -1,5 +1,6 @@
 """CIFAR's readers on small files in the official layouts, whole, missing, cut short and altered."""
 
+import hashlib
 import pickle
 import tarfile
 from dataclasses import replace
@@ -10,11 +11,13 @@ import pytest
 import torch
 
 from fedacg.data import catalogue
-from fedacg.data.files import data_root, md5
+from fedacg.data.files import data_root
+from fedacg.data.published import Published
 from fedacg.data.sources import cifar, pickles
-from fedacg.data.sources.cifar import CifarSource, Layout
+from fedacg.data.sources.cifar import Batch, CifarSource, Layout
 from fedacg.errors import InputError
-from support.cifar_files import python2_pickle, small, write
+from support.checksums import md5
+from support.cifar_files import in_binary, in_pickle, python2_pickle, records, small, write
 
 
 def pack(root: Path, layout: Layout) -> Layout:
@@ -73,7 +76,7 @@ def test_a_folder_that_lacks_a_file_is_passed_over_for_a_whole_archive(tmp_path:
     (tmp_path / binary.folder / "data_batch_3.bin").unlink()
     assert source.find(tmp_path) == tmp_path / python.archive
     (tmp_path / python.archive).unlink()
-    with pytest.raises(InputError, match=r"data_batch_3.bin is missing"):
+    with pytest.raises(InputError, match=r"cifar-10-batches-bin lacks data_batch_3.bin"):
         source.read(tmp_path)
 
 
@@ -116,7 +119,7 @@ def test_an_archive_without_one_of_its_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path, source.layouts[0], 10)
     (tmp_path / "cifar-10-batches-bin" / "test_batch.bin").unlink()
     layout = pack(tmp_path, source.layouts[0])
-    with pytest.raises(InputError, match=r"lacks cifar-10-batches-bin/test_batch.bin"):
+    with pytest.raises(InputError, match=r"has none of the test examples"):
         replace(source, layouts=(layout,)).read(tmp_path)
 
 
@@ -126,6 +129,73 @@ def test_an_altered_archive_whose_files_have_no_published_checksum_is_refused(tm
     pack(tmp_path, source.layouts[0])
     with pytest.raises(InputError, match=r"cifar-100-binary.tar.gz was altered: .* published one 03b5dce0"):
         source.read(tmp_path)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["binary", "python"])
+def test_altered_labels_of_unpacked_cifar100_are_noticed(tmp_path: Path, which: int) -> None:
+    for layout in cifar.CIFAR100.layouts:
+        assert all(batch.checksum for batch in layout.batches), "every file of both layouts has a known checksum"
+    source = small(cifar.CIFAR100)
+    layout = source.layouts[which]
+    write(tmp_path, layout, 100)
+    folder = tmp_path / layout.folder
+
+    def signed(batches: tuple[Batch, ...]) -> tuple[Batch, ...]:
+        sums = (hashlib.sha256((folder / batch.file).read_bytes()).hexdigest() for batch in batches)
+        return tuple(replace(batch, checksum=each) for batch, each in zip(batches, sums, strict=True))
+
+    known = replace(source, layouts=(replace(layout, train=signed(layout.train), test=signed(layout.test)),))
+    known.read(tmp_path)
+    x, y = records(6, 100, 0)
+    encode = in_binary if which == 0 else in_pickle
+    (folder / layout.train[0].file).write_bytes(encode(x, y[::-1], coarse=True))
+    with pytest.raises(InputError, match=f"{folder} has {layout.train[0].file}, which was altered: its sha256 is"):
+        known.read(tmp_path)
+    assert len(known.read(tmp_path, partial=True).differences) == 1
+
+
+def test_classes_without_their_number_of_images_are_refused(tmp_path: Path) -> None:
+    source = replace(small(cifar.CIFAR10), published=Published(30, 6, train_per_class=3))
+    write(tmp_path, source.layouts[0], 10)
+    with pytest.raises(InputError, match=r"has \d training examples of class \d where there should be 3 \(and"):
+        source.read(tmp_path)
+
+
+def test_a_smaller_copy_is_used_only_when_the_user_says_so(tmp_path: Path) -> None:
+    source = replace(small(cifar.CIFAR10), published=Published(30, 6))
+    write(tmp_path, source.layouts[0], 10)
+    folder = tmp_path / "cifar-10-batches-bin"
+    (folder / "data_batch_2.bin").unlink()
+    cut = folder / "data_batch_3.bin"
+    cut.write_bytes(cut.read_bytes()[: 2 * 3073])
+    with pytest.raises(InputError, match="is cut short"):
+        source.read(tmp_path)
+    contents = source.read(tmp_path, partial=True)
+    assert (len(contents.train), len(contents.test)) == (20, 6)
+    assert contents.differences == (
+        "lacks data_batch_2.bin",
+        "has 20 training examples where there should be 30",
+    )
+    cut.write_bytes(cut.read_bytes()[:-1])
+    with pytest.raises(InputError, match=f"{cut} is cut short"):
+        source.read(tmp_path, partial=True)
+
+
+def test_a_damaged_folder_is_passed_over_for_a_good_archive_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = small(cifar.CIFAR10)
+    binary, python = source.layouts
+    write(tmp_path, python, 10)
+    source = replace(source, layouts=(binary, pack(tmp_path, python)))
+    write(tmp_path, binary, 10)
+    path = tmp_path / binary.folder / "data_batch_3.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert source.read(tmp_path).copy == tmp_path / python.archive
+    assert capsys.readouterr().err == (
+        f"note: data set 'cifar10': {path} is cut short: {6 * 3073 - 1} bytes where there should be {6 * 3073}; "
+        f"passed over for {tmp_path / python.archive}\n"
+    )
 
 
 def test_a_label_out_of_range_is_refused(tmp_path: Path) -> None:
@@ -191,7 +261,7 @@ def test_a_file_of_the_right_size_and_plausible_labels_is_refused_by_its_checksu
         with (folder / batch.file).open("wb") as file:
             file.truncate(30_730_000)
     with pytest.raises(
-        InputError, match=r"data_batch_1.bin was altered: its md5 is .*, the published one 5dd7e06a"
+        InputError, match=r"has data_batch_1.bin, which was altered: its md5 is .*, the published one 5dd7e06a"
     ):
         catalogue.load("cifar10")
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fedacg.data import catalogue, download
-from fedacg.data.download import Remote
-from fedacg.data.files import md5
+from fedacg.data.origins import Remote
 from fedacg.errors import InputError
+from support.checksums import md5
 
 CONTENTS = bytes(range(256)) * 2000
 
@@ -102,6 +102,17 @@ def test_what_goes_wrong_is_told_with_what_to_do_by_hand_and_leaves_nothing_behi
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_failed_download_leaves_no_empty_folder(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        fetch(Remote(site.url("/none"), md5(CONTENTS), "new/raw/file.gz"), tmp_path / "root")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "mine").touch()
+    with pytest.raises(InputError):
+        fetch(Remote(site.url("/none"), md5(CONTENTS), "new/raw/file.gz"), tmp_path)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["mine"]
+
+
 def test_no_network_is_told_with_what_to_do_by_hand(site: Site, tmp_path: Path) -> None:
     dead = Site()
     url = dead.url("/file")
@@ -120,7 +131,7 @@ def test_a_failed_download_leaves_the_old_file_alone(site: Site, tmp_path: Path)
 
 def test_a_folder_that_cannot_be_made_is_named(site: Site, tmp_path: Path) -> None:
     (tmp_path / "in the way").write_bytes(b"")
-    with pytest.raises(InputError, match=r"cannot write to .*in the way"):
+    with pytest.raises(InputError, match=r"cannot read and write .*in the way"):
         fetch(Remote(site.url("/file"), md5(CONTENTS), "in the way/file"), tmp_path)
 
 

@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.examples import Dataset, labels
 from fedacg.data.files import data_root
+from fedacg.data.published import Published
 from fedacg.data.sources import femnist
 from fedacg.errors import InputError
 
@@ -61,6 +63,11 @@ def folder(root: Path) -> Path:
     return made
 
 
+def load() -> Dataset:
+    """A copy so small is not the complete one, and is read because the user says so."""
+    return catalogue.load("femnist", partial=True)
+
+
 def train_file(folder: Path, number: int = 0) -> Path:
     return folder / "train" / f"all_data_{number}_niid_1_keep_0_train_9.json"
 
@@ -80,7 +87,7 @@ def greys(whole: Dataset, part: str) -> list[int]:
 
 
 def test_images_and_labels_lie_writer_after_writer_in_the_order_of_names(folder: Path) -> None:
-    whole = catalogue.load("femnist")
+    whole = load()
     assert whole.owners is not None
     assert whole.owners.names == ("abel", "bert", "cleo")
     assert whole.owners.train.tolist() == [0, 2, 5, 6]
@@ -96,7 +103,7 @@ def test_images_and_labels_lie_writer_after_writer_in_the_order_of_names(folder:
 def test_rows_of_an_image_stay_rows(folder: Path) -> None:
     upright = [(row * 9 + column) / 255 for row in range(28) for column in range(28)]
     write(folder, "train", leaf(cleo=([[min(value, 1) for value in upright]], [1])), leaf(abel=([image(0)], [1])))
-    x, _ = catalogue.load("femnist").train.fetch(torch.tensor([1]))
+    x, _ = load().train.fetch(torch.tensor([1]))
     assert x[0, 0, 3, :4].tolist() == [27, 28, 29, 30]
     assert x[0, 0, :4, 3].tolist() == [3, 12, 21, 30]
 
@@ -106,7 +113,7 @@ def test_every_byte_survives_the_way_through_fractions(folder: Path) -> None:
     as_rounded = [round(byte / 255, 4) for byte in range(256)]
     write(folder, "train", leaf(cleo=([as_leaf_writes + as_rounded + [0] * 272], [1]), abel=([image(0)], [1])))
     train_file(folder, 1).unlink()
-    x, _ = catalogue.load("femnist").train.fetch(torch.tensor([1]))
+    x, _ = load().train.fetch(torch.tensor([1]))
     assert x.flatten().tolist() == [*range(256), *range(256), *[0] * 272]
 
 
@@ -114,12 +121,12 @@ def test_values_may_be_as_many_as_there_are_pixels(folder: Path) -> None:
     values = np.linspace(0, 1, 8 * 784).reshape(8, 784)
     write(folder, "train", leaf(cleo=(values.tolist(), [1] * 8), abel=([image(0)], [1])))
     train_file(folder, 1).unlink()
-    x, _ = catalogue.load("femnist").train.fetch(torch.arange(1, 9))
+    x, _ = load().train.fetch(torch.arange(1, 9))
     assert np.abs(x.flatten(1).numpy() - values * 255).max() <= 0.5
 
 
 def test_the_model_sees_values_between_0_and_1_and_augmentation_is_refused(folder: Path) -> None:
-    whole = catalogue.load("femnist")
+    whole = load()
     x, _ = whole.train.fetch(torch.tensor([0]))
     seen = whole.pipeline(x, torch.Generator())
     assert seen.dtype == torch.float32
@@ -129,7 +136,7 @@ def test_the_model_sees_values_between_0_and_1_and_augmentation_is_refused(folde
 
 
 def test_a_federation_of_all_writers_has_their_natural_sizes(folder: Path) -> None:
-    data = catalogue.federate(DataSettings(name="femnist", split="natural", clients=0), seed=0)
+    data = catalogue.federate(DataSettings(name="femnist", split="natural", clients=0, partial=True), seed=0)
     assert [data.clients.size(client) for client in range(len(data.clients))] == [2, 3, 1]
     assert labels(data.clients[1]).tolist() == [3, 4, 5]
     assert len(data.test) == 3
@@ -140,13 +147,13 @@ def test_the_folders_are_found_in_each_of_their_places(root: Path, place: str) -
     write(root / place, "train", leaf(abel=([image(1)], [1])))
     write(root / place, "test", leaf(abel=([image(1)], [2])))
     assert catalogue.where("femnist") == root / place
-    assert len(catalogue.load("femnist").train) == 1
+    assert len(load().train) == 1
 
 
 def test_missing_data_are_told_where_they_were_looked_for(root: Path) -> None:
     assert catalogue.where("femnist") is None
     with pytest.raises(InputError) as refusal:
-        catalogue.load("femnist")
+        load()
     for place in ("leaf/femnist/data", "femnist/data", "femnist"):
         assert f"{root}/{place}/train/*.json" in str(refusal.value)
         assert f"{root}/{place}/test/*.json" in str(refusal.value)
@@ -157,7 +164,7 @@ def test_a_part_without_files_is_named_unless_another_place_is_whole(folder: Pat
     for path in (folder / part).iterdir():
         path.unlink()
     with pytest.raises(InputError, match=rf"{folder / part} has no \.json files"):
-        catalogue.load("femnist")
+        load()
     other = root / "femnist"
     write(other, "train", leaf(abel=([image(1)], [1])))
     write(other, "test", leaf(abel=([image(1)], [2])))
@@ -165,27 +172,27 @@ def test_a_part_without_files_is_named_unless_another_place_is_whole(folder: Pat
 
 
 def test_the_second_load_reads_no_json(folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = catalogue.load("femnist")
+    first = load()
 
     def read(path: Path) -> None:
         pytest.fail(f"{path} was read again")
 
     assert {path.suffix for path in prepared(root)[0].iterdir()} == {".npy", ".json"}
     monkeypatch.setattr(femnist, "_read", read)
-    second = catalogue.load("femnist")
+    second = load()
     assert greys(second, "train") == greys(first, "train")
     assert second.owners is not None
     assert second.owners.names == ("abel", "bert", "cleo")
 
 
 def test_another_file_makes_the_data_anew(folder: Path) -> None:
-    assert len(catalogue.load("femnist").train) == 6
+    assert len(load().train) == 6
     write(folder, "train", leaf(cleo=([image(0)], [2]), abel=([image(0)], [2])))
-    assert len(catalogue.load("femnist").train) == 5
+    assert len(load().train) == 5
 
 
 def test_prepared_images_travel_to_other_processes_as_a_path(folder: Path) -> None:
-    train = catalogue.load("femnist").train
+    train = load().train
     labels(train)
     sent = pickle.dumps(train)
     assert len(sent) < 1000
@@ -199,7 +206,7 @@ def test_a_writer_whom_leaf_left_out_for_lack_of_images_is_no_client(folder: Pat
         for path in (folder / part).iterdir():
             path.unlink()
         write(folder, part, contents)
-    whole = catalogue.load("femnist")
+    whole = load()
     assert whole.owners is not None
     assert whole.owners.names == ("cleo",)
 
@@ -208,7 +215,7 @@ def test_keys_may_stand_in_any_order_and_with_any_white_space(folder: Path) -> N
     contents = leaf(cleo=([image(0.2)], [61]), abel=([image(0.4)], [0]))
     turned = {"user_data": contents["user_data"], "hierarchies": ["a", "b"], **contents}
     write(folder, "train", json.dumps(turned, indent=1).replace(":", " \t\r\n:") + "\n ")
-    whole = catalogue.load("femnist")
+    whole = load()
     assert labels(whole.train).tolist() == [0, 3, 4, 5, 61]
 
 
@@ -276,7 +283,7 @@ def test_wrong_contents_are_refused_with_file_and_writer(
 ) -> None:
     write(folder, "train", contents)
     with pytest.raises(InputError, match=message) as refusal:
-        catalogue.load("femnist")
+        load()
     assert str(train_file(folder)) in str(refusal.value)
     assert "'femnist'" in str(refusal.value)
     assert prepared(root) == []
@@ -288,47 +295,47 @@ def test_json_that_is_cut_short_anywhere_is_refused_by_name(folder: Path, root: 
     text = path.read_text()
     path.write_text(text[: int(len(text) * keep)])
     with pytest.raises(InputError, match=rf"{path} cannot be read as LEAF's JSON"):
-        catalogue.load("femnist")
+        load()
     assert prepared(root) == []
 
 
 def test_a_test_file_is_checked_as_well(folder: Path) -> None:
     (path,) = write(folder, "test", leaf(abel=([image(0)], [62])))
     with pytest.raises(InputError, match=rf"{path} has labels from 62 to 62"):
-        catalogue.load("femnist")
+        load()
 
 
 def test_bytes_that_are_no_text_are_refused_by_name(folder: Path) -> None:
     train_file(folder).write_bytes(b'{"users": ["\xff"]}')
     with pytest.raises(InputError, match=rf"{train_file(folder)} is not text .* at byte 12"):
-        catalogue.load("femnist")
+        load()
 
 
 def test_a_file_that_cannot_be_opened_is_refused_by_name(folder: Path) -> None:
     train_file(folder, 1).unlink()
     train_file(folder, 1).mkdir()
     with pytest.raises(InputError, match=rf"{train_file(folder, 1)} cannot be read"):
-        catalogue.load("femnist")
+        load()
 
 
 def test_the_same_writer_in_two_files_is_refused_for_they_come_from_two_runs(folder: Path) -> None:
     first, second = write(folder, "train", leaf(abel=([image(0)], [1])), leaf(abel=([image(1)], [1])))
     with pytest.raises(InputError, match=rf"{second} has writer 'abel', who is in {first} too: .* one run"):
-        catalogue.load("femnist")
+        load()
 
 
 def test_a_writer_to_test_on_who_is_not_trained_on_is_refused(folder: Path) -> None:
     (path,) = write(folder, "test", leaf(dora=([image(0)], [1])))
     with pytest.raises(InputError, match=rf"{path} has writer 'dora', who is not in train: .* -t sample"):
-        catalogue.load("femnist")
+        load()
 
 
 def test_a_writer_may_have_no_test_images_but_not_all_of_them(folder: Path) -> None:
     (path,) = write(folder, "test", leaf(abel=([], []), cleo=([image(0)], [1])))
-    assert len(catalogue.load("femnist").test) == 1
+    assert len(load().test) == 1
     write(folder, "test", leaf(abel=([], [])))
     with pytest.raises(InputError, match=rf"{path.parent} has no images"):
-        catalogue.load("femnist")
+        load()
 
 
 def test_only_one_writer_at_a_time_is_held_as_python_values(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,9 +347,47 @@ def test_only_one_writer_at_a_time_is_held_as_python_values(folder: Path, monkey
         return held[-1]
 
     monkeypatch.setattr(femnist._Cursor, "value", value)
-    catalogue.load("femnist")
+    load()
     writers = [found for found in held if isinstance(found, dict)]
     assert [set(found) for found in writers] == [{"x", "y"}] * 5
+
+
+def test_an_incomplete_copy_is_used_only_when_the_user_says_so(folder: Path) -> None:
+    with pytest.raises(InputError) as refusal:
+        catalogue.load("femnist")
+    for expected in (
+        f"{folder} lacks test/all_data_1_….json; has 1 writers who are not in test, such as 'bert'",
+        "has 3 clients where there should be at least 3550 (data.partial = true uses it as it is)",
+        "TalwalkarLab/leaf",
+    ):
+        assert expected in str(refusal.value)
+    assert "fedacg data get" not in str(refusal.value)
+    whole = load()
+    assert whole.origin is not None
+    assert (whole.origin.copy, whole.origin.clients, whole.origin.train) == (str(folder), 3, 6)
+    assert len(whole.origin.differences) == 3
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_file_that_is_missing_from_either_folder_is_noticed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    small = replace(femnist.FEMNIST, published=Published(least_clients=3))
+    monkeypatch.setitem(catalogue.FACTS, "femnist", replace(catalogue.FACTS["femnist"], source=small))
+    made = root / "femnist"
+    names = [f"w{number}" for number in range(4)]
+    for each in ("train", "test"):
+        write(made, each, *(leaf(**{name: ([image(0.5)], [1])}) for name in names))
+    assert catalogue.load("femnist").owners.names == tuple(names)  # type: ignore[union-attr]
+    (made / part / f"all_data_1_niid_1_keep_0_{part}_9.json").unlink()
+    message = "lacks test/all_data_1" if part == "test" else "who is not in train"
+    with pytest.raises(InputError, match=message):
+        catalogue.load("femnist")
+
+
+def test_hidden_files_of_other_systems_are_passed_over(folder: Path) -> None:
+    (folder / "train" / "._all_data_0_niid_1_keep_0_train_9.json").write_bytes(b"\x00\x05\x16\x07")
+    assert len(load().train) == 6
 
 
 REAL = catalogue.where("femnist")
@@ -353,7 +398,7 @@ REAL = catalogue.where("femnist")
 def test_real_femnist_has_the_writers_and_counts_that_its_files_tell(root: Path) -> None:
     assert isinstance(REAL, Path)
     (root / "femnist").symlink_to(REAL)
-    whole = catalogue.load("femnist")
+    whole = load()
     assert whole.owners is not None
     for part, offsets in (("test", whole.owners.test), ("train", whole.owners.train)):
         told: dict[str, int] = {}

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from fedacg.data import catalogue
-from fedacg.data.files import md5
+from fedacg.data.published import Published
 from fedacg.data.sources import idx
 from fedacg.errors import InputError
+from support.checksums import md5
 
-SMALL = replace(idx.MNIST, md5={}, train=12, test=4)
+SMALL = replace(idx.MNIST, md5={}, published=Published(train=12, test=4))
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
@@ -125,3 +126,28 @@ def test_one_altered_pixel_is_noticed_by_the_checksum(tmp_path: Path) -> None:
     (tmp_path / "mnist" / FILES[0]).write_bytes(in_idx(arrays[0]))
     with pytest.raises(InputError, match=rf"{FILES[0]} was altered: its md5 is"):
         known.read(tmp_path)
+
+
+def test_a_damaged_folder_is_passed_over_for_a_good_one(tmp_path: Path) -> None:
+    write(tmp_path / "mnist")
+    write(tmp_path / "MNIST/raw", packed=True)
+    (tmp_path / "mnist" / FILES[0]).write_bytes(b"garbage")
+    assert SMALL.read(tmp_path).copy == tmp_path / "MNIST/raw"
+
+
+def test_an_empty_folder_is_no_copy(tmp_path: Path) -> None:
+    (tmp_path / "mnist").mkdir()
+    assert SMALL.find(tmp_path) is None
+
+
+def test_fewer_images_are_used_only_when_the_user_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "mnist")
+    (tmp_path / "mnist" / FILES[0]).write_bytes(in_idx(IMAGES[:5]))
+    with pytest.raises(InputError, match="train-labels-idx1-ubyte has 12 labels for 5 images"):
+        SMALL.read(tmp_path, partial=True)
+    (tmp_path / "mnist" / FILES[1]).write_bytes(in_idx(LABELS[:5]))
+    with pytest.raises(InputError, match="holds an array of shape"):
+        SMALL.read(tmp_path)
+    contents = SMALL.read(tmp_path, partial=True)
+    assert len(contents.train) == 5
+    assert contents.differences == ("has 5 training examples where there should be 12",)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
-from fedacg.data.examples import labels
+from fedacg.data.examples import Dataset, labels
 from fedacg.data.files import data_root
 from fedacg.data.prepared import MappedArray
 from fedacg.data.sources import shakespeare
@@ -97,6 +97,11 @@ def test_the_code_of_a_character_is_its_place_in_the_alphabet_and_the_last_one_f
     assert encode("a<é\x7f“😀b").tolist() == [ALPHABET.index("a"), *[79] * 5, ALPHABET.index("b")]
 
 
+def load() -> Dataset:
+    """A text so short is not the complete one, and is read because the user says so."""
+    return catalogue.load("shakespeare", partial=True)
+
+
 def play(*words: str) -> str:
     """A play whose roles A, B, … say these words, each on three lines."""
     lines = []
@@ -144,7 +149,7 @@ def read(codes: torch.Tensor) -> str:
 
 
 def test_windows_are_the_roles_words_with_the_character_that_follows(text: Path) -> None:
-    whole = catalogue.load("shakespeare")
+    whole = load()
     assert whole.owners is not None
     assert whole.owners.names == ("PLAY_A", "PLAY_C", "PLAY_D")
     # Nine tenths are 450, 81 (one window must be) and 900 characters; 50, 0 and 100 are left.
@@ -163,7 +168,7 @@ def test_windows_are_the_roles_words_with_the_character_that_follows(text: Path)
 
 
 def test_any_positions_can_be_fetched_in_any_order(text: Path) -> None:
-    train = catalogue.load("shakespeare").train
+    train = load().train
     x, y = train.fetch(torch.arange(1191))
     index = torch.tensor([1190, 0, 371, 370, 369, 0, 5, 1000])
     for chosen in (index, index[::2], index[:0], torch.stack([index, index], 1)[:, 1]):
@@ -175,14 +180,14 @@ def test_any_positions_can_be_fetched_in_any_order(text: Path) -> None:
 
 
 def test_the_model_sees_the_codes_themselves(text: Path) -> None:
-    whole = catalogue.load("shakespeare")
+    whole = load()
     x, _ = whole.train.fetch(torch.arange(3))
     assert whole.pipeline(x) is x
     assert (whole.classes, whole.shape) == (80, (80,))
 
 
 def test_a_federation_of_all_roles_has_one_client_each(text: Path) -> None:
-    data = catalogue.federate(DataSettings(name="shakespeare", split="natural", clients=0), seed=0)
+    data = catalogue.federate(DataSettings(name="shakespeare", split="natural", clients=0, partial=True), seed=0)
     assert [data.clients.size(client) for client in range(len(data.clients))] == [370, 1, 820]
     x, y = data.clients[1].fetch(torch.tensor([0]))
     assert read(x[0]) + ALPHABET[y[0]] == joined(SCANT)
@@ -229,7 +234,7 @@ def test_a_window_stays_within_its_role(tmp_path: Path) -> None:
 
 
 def test_windows_cost_no_memory_and_travel_as_a_path(text: Path) -> None:
-    train = catalogue.load("shakespeare").train
+    train = load().train
     assert isinstance(train, WindowExamples)
     labels(train)
     assert (len(train.starts), len(train.offsets)) == (3, 4)
@@ -241,9 +246,9 @@ def test_windows_cost_no_memory_and_travel_as_a_path(text: Path) -> None:
 
 
 def test_the_second_load_parses_nothing(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = catalogue.load("shakespeare")
+    first = load()
     monkeypatch.setattr(shakespeare, "roles", lambda text: pytest.fail("the text was parsed again"))
-    second = catalogue.load("shakespeare")
+    second = load()
     assert second.owners is not None
     assert second.owners.names == ("PLAY_A", "PLAY_C", "PLAY_D")
     assert torch.equal(labels(second.train), labels(first.train))
@@ -261,13 +266,13 @@ def test_the_text_is_found_in_each_of_its_places_with_or_without_a_byte_order_ma
     (root / place).parent.mkdir(parents=True)
     (root / place).write_text(play(SHORT), "utf-8-sig")
     assert catalogue.where("shakespeare") == root / place
-    assert len(catalogue.load("shakespeare").train) == 370
+    assert len(load().train) == 370
 
 
 def test_missing_data_are_told_where_they_were_looked_for(root: Path) -> None:
     assert catalogue.where("shakespeare") is None
     with pytest.raises(InputError) as refusal:
-        catalogue.load("shakespeare")
+        load()
     for expected in (
         f"{root}/shakespeare/100.txt",
         f"{root}/leaf/shakespeare/data/raw_data/raw_data.txt",
@@ -299,9 +304,23 @@ def test_a_text_without_roles_is_refused_and_leaves_nothing_behind(
 ) -> None:
     text.write_bytes(contents)
     with pytest.raises(InputError, match=message) as refusal:
-        catalogue.load("shakespeare")
+        load()
     assert str(text) in str(refusal.value)
     assert [path for path in (root / "prepared").rglob("*") if path.is_dir()] == []
+
+
+def test_a_part_of_the_text_is_used_only_when_the_user_says_so(text: Path) -> None:
+    with pytest.raises(InputError) as refusal:
+        catalogue.load("shakespeare")
+    for expected in (
+        f"{text} has ",
+        "training examples where there should be 3794066",
+        "test examples where there should be 361605",
+        "has 3 clients where there should be 1130 (data.partial = true uses it as it is)",
+        "gutenberg.org",
+    ):
+        assert expected in str(refusal.value)
+    assert "fedacg data get" not in str(refusal.value)
 
 
 REAL = catalogue.where("shakespeare")
@@ -327,3 +346,13 @@ def test_the_real_text_has_leafs_roles_and_windows(root: Path) -> None:
     tested = whole.owners.test.diff() > 0
     ends = whole.train.starts + whole.train.offsets.diff() + WINDOW
     assert torch.equal(whole.test.starts[tested], ends[tested])
+
+
+@pytest.mark.skipif(REAL is None, reason=f"Shakespeare is not in {data_root()}: set FEDACG_DATA to where it lies")
+def test_half_of_the_real_text_is_refused(root: Path) -> None:
+    assert isinstance(REAL, Path)
+    (root / "shakespeare").mkdir()
+    whole = REAL.read_bytes()
+    (root / "shakespeare" / "100.txt").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="clients where there should be 1130"):
+        catalogue.load("shakespeare")

@@ -1,9 +1,11 @@
 """Tiny-ImageNet's reader on small files in the official layout, whole, missing, damaged and changed."""
 
 import io
+import os
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +14,18 @@ import pytest
 import torch
 from PIL import Image
 
-from fedacg.data import catalogue
+from fedacg.data import catalogue, progress
 from fedacg.data.examples import Contents
-from fedacg.data.files import data_root
+from fedacg.data.files import data_root, file_checksum
+from fedacg.data.published import Published
 from fedacg.data.sources import jpegs, tiny_imagenet
+from fedacg.data.sources import packed as packed_files
 from fedacg.data.sources.tiny_imagenet import TinyImageNetSource
-from fedacg.errors import InputError
+from fedacg.errors import InputError, RunError
+from support.checksums import md5
 from support.pictures import jpeg, overwrite, pack, pixels
 
-SOURCE = TinyImageNetSource(classes=8)
+SOURCE = TinyImageNetSource(classes=8, archive_md5=md5(b""), published=Published(24, 10, train_per_class=3))
 FOLDER = "tiny-imagenet-200"
 WNIDS = [f"n0{number}" for number in (4200, 1443, 9999, 2124, 1629, 3000, 1000, 5555)]
 """In the order of wnids.txt, which is not alphabetical in the real one either."""
@@ -57,6 +62,12 @@ def root(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(made, root)
     monkeypatch.setenv("FEDACG_DATA", str(root))
     return root
+
+
+@pytest.fixture(autouse=True)
+def any_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is packed here has no published checksum; test_an_altered_archive_is_refused sees to that."""
+    monkeypatch.setattr(tiny_imagenet, "file_checksum", lambda *_: md5(b""))
 
 
 def zipped(root: Path) -> None:
@@ -120,10 +131,22 @@ def test_what_other_systems_leave_in_folders_is_passed_over(root: Path, packed: 
     assert (len(contents.train), len(contents.test)) == (8 * EACH, TEST)
 
 
-def test_classes_need_not_have_equally_many_images(root: Path) -> None:
+def test_a_class_that_lacks_images_is_refused_unless_the_user_says_so(root: Path) -> None:
     (root / image_of(sorted(WNIDS)[2], 0)).unlink()
-    train = SOURCE.read(root).train
-    assert np.bincount(train.fetch(torch.arange(len(train)))[1]).tolist() == [3, 3, 2, 3, 3, 3, 3, 3]
+    (root / image_of(sorted(WNIDS)[5], 0)).unlink()
+    with pytest.raises(InputError) as refusal:
+        SOURCE.read(root)
+    for expected in (
+        "has 22 training examples where there should be 24",
+        "has 2 training examples of class 2 where there should be 3 (and 1 other classes differ)",
+        "data.partial = true",
+        "fedacg data get tiny-imagenet",
+    ):
+        assert expected in str(refusal.value)
+    contents = SOURCE.read(root, partial=True)
+    assert len(contents.differences) == 2
+    train = contents.train
+    assert np.bincount(train.fetch(torch.arange(len(train)))[1]).tolist() == [3, 3, 2, 3, 3, 2, 3, 3]
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["folder", "zip"])
@@ -131,9 +154,7 @@ def test_the_second_read_opens_no_image(root: Path, monkeypatch: pytest.MonkeyPa
     if packed:
         zipped(root)
     first = everything(SOURCE.read(root))
-    if not packed:
-        overwrite(root / image_of(WNIDS[0], 0), b"garbage")
-    monkeypatch.setattr(jpegs, "opened", lambda *_: pytest.fail("the files were read again"))
+    monkeypatch.setattr(packed_files, "opened", lambda *_: pytest.fail("the files were read again"))
     again = everything(SOURCE.read(root))
     assert all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
 
@@ -155,7 +176,7 @@ def test_an_image_that_is_gone_is_noticed_by_its_folder(root: Path, folder: str)
         with pytest.raises(InputError, match="is missing, though line"):
             SOURCE.read(root)
     else:
-        assert len(SOURCE.read(root).train) == 8 * EACH - 1
+        assert len(SOURCE.read(root, partial=True).train) == 8 * EACH - 1
 
 
 def test_a_changed_archive_is_read_again(root: Path) -> None:
@@ -163,15 +184,29 @@ def test_a_changed_archive_is_read_again(root: Path) -> None:
     first = everything(SOURCE.read(root))
     with zipfile.ZipFile(root / f"{FOLDER}.zip", "a") as archive:
         archive.writestr(str(image_of(WNIDS[6], 3)), jpeg(77))  # WNIDS[6] is the first class
-    x, y, _, _ = everything(SOURCE.read(root))
+    x, y, _, _ = everything(SOURCE.read(root, partial=True))
     assert len(x) == len(first[0]) + 1
     assert y[:5] == [0, 0, 0, 0, 1]
     assert np.array_equal(x[3], pixels(jpeg(77)))
 
 
-def test_nothing_is_shown_where_there_is_no_terminal(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_takes_a_moment_is_silent_where_there_is_no_terminal(
+    root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     SOURCE.read(root)
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_takes_longer_is_told_every_few_seconds_where_there_is_no_terminal(
+    root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(jpegs, "_STEP", 10)
+    SOURCE.read(root)
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    lines = [line for line in shown.err.splitlines() if line.startswith("preparing")]
+    assert lines == [f"preparing tiny-imagenet, once: {done} of 34 images" for done in (10, 20, 24, 34)]
 
 
 def test_on_a_terminal_a_bar_is_shown_on_stderr(
@@ -198,6 +233,143 @@ def test_missing_data_are_told_where_they_were_looked_for(monkeypatch: pytest.Mo
         "fedacg data get tiny-imagenet",
     ):
         assert expected in str(refusal.value)
+
+
+def test_an_image_overwritten_in_place_is_noticed(root: Path, made: Path) -> None:
+    first = everything(SOURCE.read(root))
+    name = image_of(sorted(WNIDS)[0], 0)
+    overwrite(root / name, jpeg(4321))
+    again = everything(SOURCE.read(root))
+    assert np.array_equal(again[0][0], pixels(jpeg(4321)))
+    assert np.array_equal(again[0][1:], first[0][1:])
+    assert len(prepared(root)) == 2
+
+
+def test_many_images_are_decoded_by_processes_with_the_same_result(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = everything(SOURCE.read(root))
+    monkeypatch.setattr(jpegs, "_FEW", 0)
+    monkeypatch.setattr(jpegs, "_STEP", 5)
+    contents = SOURCE.read(root, fresh=True)
+    assert all(np.array_equal(one, other) for one, other in zip(here, everything(contents), strict=True))
+    path = root / image_of(sorted(WNIDS)[3], 1)
+    overwrite(path, b"garbage")
+    with pytest.raises(InputError, match=rf"{path} cannot be decoded \(not a JPEG file\)"):
+        SOURCE.read(root)
+    assert len(prepared(root)) == 1
+
+
+def test_ctrl_c_ends_the_decoding_processes_and_leaves_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpegs, "_FEW", 0)
+    monkeypatch.setattr(jpegs, "_STEP", 2)
+    started: list[jpegs._Process] = []
+    make = jpegs._Process.__init__
+
+    def start(self: jpegs._Process, *arguments: Path | int, **options: bool) -> None:
+        make(self, *arguments, **options)  # type: ignore[arg-type]
+        started.append(self)
+
+    @contextmanager
+    def interrupt(*_: object) -> Iterator[Callable[[int], None]]:
+        def stop(count: int) -> None:
+            raise KeyboardInterrupt
+
+        yield stop
+
+    monkeypatch.setattr(jpegs._Process, "__init__", start)
+    monkeypatch.setattr(tiny_imagenet, "progress", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        SOURCE.read(root)
+    assert started
+    assert all(worker._process.returncode is not None for worker in started)
+    assert prepared(root) == []
+
+
+def test_a_decoding_process_that_dies_ends_the_load_with_a_message(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpegs, "_FEW", 0)
+    monkeypatch.setattr(jpegs.decode, "__file__", os.devnull)  # a program that ends at once
+    with pytest.raises(RunError, match="a process that decodes images ended with code 0"):
+        SOURCE.read(root)
+    assert prepared(root) == []
+
+
+def test_an_altered_archive_is_refused_unless_the_user_says_so(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zipped(root)
+    archive = root / f"{FOLDER}.zip"
+    monkeypatch.setattr(tiny_imagenet, "file_checksum", file_checksum)
+    with pytest.raises(InputError, match=f"{archive} was altered: its md5 is .*, the published one d41d8cd9"):
+        SOURCE.read(root)
+    assert SOURCE.read(root, partial=True).differences[0].startswith("was altered")
+    right = replace(SOURCE, archive_md5=md5(archive.read_bytes()), version=99)
+    assert right.read(root).differences == ()
+
+
+@pytest.mark.parametrize("top", ["", "tiny/", "data/tiny-imagenet-200/"])
+def test_an_archive_packed_again_under_another_folder_is_judged_by_its_contents(
+    root: Path, monkeypatch: pytest.MonkeyPatch, top: str
+) -> None:
+    monkeypatch.setattr(tiny_imagenet, "file_checksum", file_checksum)
+    expected = everything(SOURCE.read(root))
+    with zipfile.ZipFile(root / f"{FOLDER}.zip", "w") as archive:
+        for path in sorted((root / FOLDER).rglob("*")):
+            name = f"{top}{path.relative_to(root / FOLDER)}"
+            archive.write(path, name)
+            if path.is_file():
+                archive.writestr(f"__MACOSX/{name}", b"notes of macOS")
+    shutil.rmtree(root / FOLDER)
+    found = everything(SOURCE.read(root))
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_folder_within_a_folder_of_the_same_name_is_found(root: Path) -> None:
+    expected = everything(SOURCE.read(root))
+    (root / FOLDER).rename(root / "inner")
+    (root / FOLDER).mkdir()
+    (root / "inner").rename(root / FOLDER / FOLDER)
+    found = everything(SOURCE.read(root))
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert len(prepared(root)) == 1
+
+
+def test_a_damaged_folder_is_passed_over_for_a_good_archive_and_not_tried_again(
+    root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(root / FOLDER, root, root / f"{FOLDER}.zip")
+    overwrite(root / image_of(WNIDS[0], 0), b"garbage")
+    contents = SOURCE.read(root)
+    assert contents.copy == root / f"{FOLDER}.zip"
+    note = capfd.readouterr().err
+    assert note.startswith("note: data set 'tiny-imagenet': ")
+    assert f"cannot be decoded (not a JPEG file); passed over for {root / FOLDER}.zip" in note
+    monkeypatch.setattr(packed_files, "opened", lambda *_: pytest.fail("the files were read again"))
+    assert len(SOURCE.read(root).train) == 24
+
+
+def test_when_no_copy_is_good_each_is_named(root: Path) -> None:
+    pack(root / FOLDER, root, root / f"{FOLDER}.zip")
+    overwrite(root / image_of(WNIDS[0], 0), b"garbage")
+    (root / f"{FOLDER}.zip").write_bytes(b"garbage")
+    with pytest.raises(InputError) as refusal:
+        SOURCE.read(root)
+    first, second, advice = str(refusal.value).splitlines()
+    assert "cannot be decoded" in first
+    assert "cannot be read as a zip file" in second
+    assert advice == "replace it, or run: fedacg data get tiny-imagenet"
+
+
+def test_an_empty_folder_is_no_copy(root: Path) -> None:
+    shutil.rmtree(root / FOLDER)
+    (root / FOLDER).mkdir()
+    assert SOURCE.find(root) is None
+    with pytest.raises(InputError, match="was not found"):
+        SOURCE.read(root)
 
 
 def test_a_folder_that_lacks_a_part_is_passed_over_for_the_archive(root: Path) -> None:
@@ -376,7 +548,7 @@ def test_an_archive_with_a_password_is_refused(root: Path) -> None:
 
 
 def test_a_file_too_large_to_be_an_image_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jpegs, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(packed_files, "LARGEST", 1 << 20)
     path = root / image_of(WNIDS[0], 0)
     with path.open("wb") as file:
         file.truncate((1 << 20) + 1)

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from fedacg.data import prepared
+from fedacg.data.listing import Listing
 from fedacg.data.prepared import MappedArray, StoredExamples, array_file, prepare
 from fedacg.errors import InputError
 
@@ -35,13 +36,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def overwrite(path: Path, data: bytes) -> None:
-    """Other contents at the same time."""
-    facts = path.stat()
-    path.write_bytes(data)
-    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-
-
 class Maker:
     """Fills a folder with examples and counts how often it was asked to."""
 
@@ -56,7 +50,7 @@ class Maker:
 
 
 def make(root: Path, maker: Callable[[Path], None], version: int = 1) -> Path:
-    return prepare("set", version, [root / "source"], maker)
+    return prepare(version, Listing("set", root, root, ("source",)), maker)
 
 
 def visible(folder: Path) -> list[Path]:
@@ -73,23 +67,92 @@ def test_it_is_made_once_and_lies_in_the_data_root(root: Path) -> None:
     assert np.load(folder / "train-y.npy").tolist() == list(range(EXAMPLES))
 
 
+def overwrite(source: Path) -> None:
+    """Other contents of the same size, with the old time."""
+    facts = source.stat()
+    source.write_bytes(b"Some data")
+    os.utime(source, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda source: overwrite(source, b"other data!"),
-        lambda source: os.utime(source, ns=(0, 10**18)),
-    ],
-    ids=["size", "time"],
+    [lambda source: source.write_bytes(b"other data!"), overwrite],
+    ids=["size", "contents alone"],
 )
-def test_a_changed_source_makes_another_and_leaves_the_old_one(
-    root: Path, change: Callable[[Path], object]
-) -> None:
+def test_changed_contents_make_another_and_leave_the_old_one(root: Path, change: Callable[[Path], object]) -> None:
     maker = Maker()
     old = make(root, maker)
     change(root / "source")
     new = make(root, maker)
     assert maker.asked == 2
     assert sorted(visible(root / "prepared")) == sorted([old, new])
+    assert make(root, maker) == new
+    assert maker.asked == 2
+
+
+def test_the_same_contents_are_recognised_wherever_they_lie_and_read_only_once_there(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = Maker()
+    folder = make(root, maker)
+    (root / "source").rename(tmp_path / "moved")
+    moved = Listing("set", tmp_path, tmp_path, ("moved",))
+    assert prepare(1, moved, maker) != folder, "another name is another file"
+    (tmp_path / "moved").rename(tmp_path / "source")
+    elsewhere = Listing("set", tmp_path, tmp_path, ("source",))
+    assert prepare(1, elsewhere, maker) == folder
+    (root / "source").write_bytes(b"some data")  # a copy, with times of its own
+    assert make(root, maker) == folder
+    assert maker.asked == 2
+    monkeypatch.setattr(Listing, "digest", lambda *_: pytest.fail("the contents were read again"))
+    assert prepare(1, elsewhere, maker) == make(root, maker) == folder
+
+
+def test_moving_the_data_root_prepares_nothing_anew(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = Maker()
+    before = make(root, maker)
+    root.rename(tmp_path / "elsewhere")
+    monkeypatch.setenv("FEDACG_DATA", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(Listing, "digest", lambda *_: pytest.fail("the contents were read again"))
+    assert make(tmp_path / "elsewhere", maker) == tmp_path / "elsewhere" / "prepared" / before.name
+    assert maker.asked == 1
+
+
+def test_files_that_change_while_they_are_read_are_refused(root: Path) -> None:
+    def change(folder: Path) -> None:
+        (root / "source").write_bytes(b"other data!")
+
+    with pytest.raises(InputError, match=f"data set 'set': {root} changed while it was read; try again"):
+        make(root, change)
+    assert visible(root / "prepared") == []
+
+
+def test_a_fresh_one_is_made_in_place_of_the_old_one(root: Path) -> None:
+    maker = Maker()
+    folder = make(root, maker)
+    (folder / "train-x.npy").write_bytes((folder / "train-x.npy").read_bytes()[:-3] + b"???")
+    assert make(root, maker) == folder
+    assert maker.asked == 1, "what is wrong in the middle of an array is not looked for at every load"
+    assert prepare(1, Listing("set", root, root, ("source",)), maker, fresh=True) == folder
+    assert maker.asked == 2
+    assert not (folder / "train-x.npy").read_bytes().endswith(b"???")
+    assert visible(root / "prepared") == [folder]
+
+
+def test_paths_that_are_not_utf8_are_prepared_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / os.fsdecode(b"caf\xe9")
+    root.mkdir()
+    (root / "source").write_bytes(b"some data")
+    (root / os.fsdecode(b"na\xefve")).write_bytes(b"more")
+    monkeypatch.setenv("FEDACG_DATA", str(root))
+    maker = Maker()
+    files = Listing("set", root, root, ("source", os.fsdecode(b"na\xefve")))
+    folder = prepare(1, files, maker)
+    assert prepare(1, files, maker) == folder
+    assert maker.asked == 1
+    assert len(StoredExamples.open(folder, "train")) == EXAMPLES
 
 
 def test_another_version_makes_another(root: Path) -> None:
@@ -98,22 +161,9 @@ def test_another_version_makes_another(root: Path) -> None:
     assert maker.asked == 2
 
 
-def test_a_folder_counts_by_its_entries(root: Path) -> None:
-    maker = Maker()
-    images = root / "images"
-    images.mkdir()
-    (images / "a").write_bytes(b"1")
-    first = prepare("set", 1, [images], maker)
-    os.utime(images, ns=(0, images.stat().st_mtime_ns))
-    assert prepare("set", 1, [images], maker) == first
-    (images / "b").write_bytes(b"2")
-    os.utime(images, ns=(0, 10**18))  # the clock of a file system may be coarse
-    assert prepare("set", 1, [images], maker) != first
-
-
 def test_a_source_that_is_gone_is_named(root: Path) -> None:
     (root / "source").unlink()
-    with pytest.raises(InputError, match=f"{root}/source: cannot be read: No such file"):
+    with pytest.raises(InputError, match=rf"{root}/source cannot be read \(No such file"):
         make(root, Maker())
 
 
@@ -122,11 +172,12 @@ def test_a_source_that_is_gone_is_named(root: Path) -> None:
     [
         lambda folder: (folder / "train-x.npy").write_bytes((folder / "train-x.npy").read_bytes()[:-1]),
         lambda folder: (folder / "train-y.npy").unlink(),
-        lambda folder: (folder / "sizes.json").write_text('{"train-x'),
-        lambda folder: (folder / "sizes.json").write_text("[]"),
-        lambda folder: (folder / "sizes.json").unlink(),
+        lambda folder: (folder / "train-x.npy").write_bytes(b"?" + (folder / "train-x.npy").read_bytes()[1:]),
+        lambda folder: (folder / "manifest.json").write_text('{"train-x'),
+        lambda folder: (folder / "manifest.json").write_text("[]"),
+        lambda folder: (folder / "manifest.json").unlink(),
     ],
-    ids=["cut short", "file gone", "half a list", "no list", "list gone"],
+    ids=["cut short", "file gone", "damaged header", "half a manifest", "no manifest", "manifest gone"],
 )
 def test_one_that_is_not_whole_is_made_anew(root: Path, spoil: Callable[[Path], object]) -> None:
     maker = Maker()
@@ -203,6 +254,7 @@ def test_threads_that_prepare_at_the_same_time_wait_for_the_first(root: Path) ->
 SCRIPT = """
 import pathlib, sys, tempfile, time
 import numpy as np
+from fedacg.data.listing import Listing
 from fedacg.data.prepared import StoredExamples, array_file, prepare
 
 root = pathlib.Path(sys.argv[1])
@@ -216,7 +268,7 @@ def make(folder):
 tempfile.mkdtemp(dir=root, prefix="ready")
 while len(list(root.glob("ready*"))) < 2:
     time.sleep(0.01)
-examples = StoredExamples.open(prepare("set", 1, [root / "source"], make), "train")
+examples = StoredExamples.open(prepare(1, Listing("set", root, root, ("source",)), make), "train")
 assert examples.x.tensor.tolist() == [7] * 5
 """
 
@@ -247,7 +299,7 @@ def test_without_locks_the_faster_one_wins_and_the_other_takes_what_it_made(
 
     folder = make(root, slower)
     assert inside == [folder]
-    assert sorted(path.name for path in folder.iterdir()) == ["sizes.json", "train-x.npy", "train-y.npy"]
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "train-x.npy", "train-y.npy"]
     assert visible(root / "prepared") == [folder]
 
 
@@ -318,7 +370,16 @@ def test_no_examples_at_all_can_be_stored(root: Path) -> None:
     assert examples.fetch(torch.arange(0))[0].shape == (0, 3, 4, 4)
 
 
-def test_the_list_of_sizes_names_every_file(root: Path) -> None:
+def test_a_header_that_is_damaged_while_it_is_used_is_named(root: Path) -> None:
     folder = make(root, Maker())
-    sizes = json.loads((folder / prepared._SIZES).read_text())
-    assert sizes == {name: (folder / name).stat().st_size for name in ("train-x.npy", "train-y.npy")}
+    (folder / "train-x.npy").write_bytes(b"garbage" * 100)
+    with pytest.raises(InputError, match=f"{folder}/train-x.npy: cannot be read as an array"):
+        StoredExamples.open(folder, "train").fetch(torch.tensor([0]))
+
+
+def test_the_manifest_names_every_file(root: Path) -> None:
+    folder = make(root, Maker())
+    files = json.loads((folder / prepared.MANIFEST).read_text())["files"]
+    assert {name: size for name, (size, _) in files.items()} == {
+        name: (folder / name).stat().st_size for name in ("train-x.npy", "train-y.npy")
+    }

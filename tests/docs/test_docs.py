@@ -16,7 +16,7 @@ import typer.main
 
 import fedacg
 from fedacg import models
-from fedacg.cli import app
+from fedacg.cli.program import app
 from fedacg.config.experiment import Experiment, flatten
 from fedacg.config.parameters import KEYS, NAMES
 from fedacg.config.recipe import find, override, recipe_names, with_method

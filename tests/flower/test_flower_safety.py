@@ -284,7 +284,7 @@ def test_a_node_keeps_nothing_outside_its_own_folder() -> None:
         read_order(order(ArrayRecord(), words))
 
 
-GOOD = {"client": 0, "examples": 5, "classes": 3, "shape": [4], "version": "1"}
+GOOD = {"client": 0, "examples": 5, "tests": 2, "classes": 3, "shape": [4], "version": "1"}
 
 
 @pytest.mark.parametrize(
@@ -292,13 +292,21 @@ GOOD = {"client": 0, "examples": 5, "classes": 3, "shape": [4], "version": "1"}
     [
         {"examples": 0},
         {"examples": -1},
-        {"examples": 101},
+        {"examples": 10**10},
         {"examples": 5.0},
+        {"examples": True},
+        {"tests": -1},
+        {"tests": 10**10},
+        {"tests": "2"},
         {"classes": -1},
         {"classes": 10**7},
         {"shape": [0]},
         {"shape": [4.5]},
         {"shape": "4"},
+        {"shape": [4] * 9},
+        {"shape": [10**13]},
+        {"shape": [10**5, 10**5]},
+        {"client": True},
         {"client": ""},
         {"client": "a\nb"},
         {"client": "x" * 65},
@@ -307,16 +315,28 @@ GOOD = {"client": 0, "examples": 5, "classes": 3, "shape": [4], "version": "1"}
     ],
 )
 def test_an_announcement_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
-    assert read_announcement(RecordDict({"client": ConfigRecord({**GOOD})}), 100).examples == 5  # type: ignore[dict-item]
+    assert read_announcement(RecordDict({"client": ConfigRecord({**GOOD})})).examples == 5  # type: ignore[dict-item]
     with pytest.raises(Refused):
-        read_announcement(RecordDict({"client": ConfigRecord({**GOOD, **change})}), 100)
+        read_announcement(RecordDict({"client": ConfigRecord({**GOOD, **change})}))
 
 
 @pytest.mark.parametrize(
     ("examples", "loss", "correct"),
-    [(10, 1.0, 11), (-1, 1.0, -1), (101, 1.0, 5), (10, float("inf"), 5), (10.5, 1.0, 5), (10, 1.0, 0.5)],
+    [
+        (10, 1.0, 11),
+        (10, 1.0, -1),
+        (-1, 1.0, -1),
+        (11, 1.0, 5),
+        (9, 1.0, 5),
+        (10**9, 1.0, 5),
+        (10, float("inf"), 5),
+        (10, 1e30, 5),
+        (10, -1e30, 5),
+        (10.5, 1.0, 5),
+        (10, 1.0, 0.5),
+    ],
 )
 def test_a_test_result_that_cannot_be_is_refused(examples: float, loss: float, correct: float) -> None:
     metrics = MetricRecord({"num-examples": examples, "loss": loss, "correct": correct})
     with pytest.raises(Refused):
-        read_tested(RecordDict({"metrics": metrics}), 100)
+        read_tested(RecordDict({"metrics": metrics}), tests=10)

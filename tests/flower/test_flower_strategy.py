@@ -231,7 +231,7 @@ def test_finite_replies_that_would_leave_the_range_of_the_type_move_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     start = {"w": np.array([0.0], np.float32)}
-    strategy = FedACG()
+    strategy = FedACG(max_norm=1e300, norm_factor=0)
     strategy.fraction_evaluate = 0.0
     huge = replying({"w": np.array([3e38], np.float32)})
     result = strategy.start(grid=Nodes([huge, huge]), initial_arrays=record(start), num_rounds=2)
@@ -254,6 +254,9 @@ def test_finite_replies_that_would_leave_the_range_of_the_type_move_nothing(
         ({"plain": "running_"}, r"plain = 'running_': must be a list"),
         ({"max_examples": 0}, r"max_examples = 0: must be a number above 0"),
         ({"max_bytes": "1 MB"}, r"max_bytes = '1 MB': must be a number above 0"),
+        ({"max_norm": 0.0}, r"max_norm = 0.0: must be a number above 0"),
+        ({"norm_factor": -1}, r"norm_factor = -1: must be a number above 0"),
+        ({"norm_factor": float("nan")}, r"norm_factor = nan: must be a number above 0"),
     ],
 )
 def test_an_option_out_of_range_is_refused_with_its_name_and_range(options: dict[str, Any], message: str) -> None:

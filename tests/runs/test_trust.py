@@ -40,7 +40,7 @@ FAST = ("--workers", "1", "--resolution", "2", "--examples", "20")
 
 @pytest.fixture
 def foreign(fedacg: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run folder whose data are a function of a module in the current folder, which leaves a mark if imported."""
+    """A run folder whose data are a function in the current folder; the module leaves a mark if imported."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (fedacg.folder / "helper.py").write_text(HELPER)

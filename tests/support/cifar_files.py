@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedacg.data.published import Published
 from fedacg.data.sources import cifar
 from fedacg.data.sources.cifar import Batch, CifarSource, Layout
 
@@ -56,7 +57,7 @@ def small(source: CifarSource, count: int = 6) -> CifarSource:
         return tuple(Batch(batch.file, count) for batch in batches)
 
     layouts = (replace(layout, train=shrink(layout.train), test=shrink(layout.test)) for layout in source.layouts)
-    return replace(source, layouts=tuple(layouts))
+    return replace(source, layouts=tuple(layouts), published=Published())
 
 
 def write(root: Path, layout: Layout, classes: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -56,14 +56,15 @@ class Command:
 
     def __call__(self, *arguments: str) -> Outcome:
         self._monkeypatch.setattr(sys, "argv", ["fedacg", *arguments])
-        before = signal.getsignal(signal.SIGTERM)
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             main()
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
         captured = self._capsys.readouterr()
         return Outcome(code, captured.out, captured.err)
 

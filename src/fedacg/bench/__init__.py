@@ -1,7 +1,7 @@
 """The paper's benchmark, and sweeps over settings: from a table's name to runs, and from runs to the table.
 
     published    the paper's numbers, and which recipe and method each is of
-    targets      the rule for targets at desk scale
+    targets      the rule for targets at small scale
     plan, grid   the runs that a table or a grid asks for
     places       their folders, shared between tables
     estimate     what they will cost

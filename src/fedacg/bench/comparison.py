@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fedacg.bench.plan import Block, Line
 from fedacg.bench.published import method_of, recipes_of, value_of
-from fedacg.bench.targets import REFERENCE, desk_targets, paper_targets, shares
+from fedacg.bench.targets import REFERENCE, paper_targets, shares, small_targets
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find
 from fedacg.report.cells import ABSENT, Cell, Column, columns_of, percent
@@ -147,7 +147,7 @@ def _targets(
     reference = average_at(histories[place], rounds)
     if reference is None:
         return (), ["FedAvg did not get to the last round, so there is nothing to set targets by"]
-    targets = desk_targets(block.setting, reference.mean / 100)
+    targets = small_targets(block.setting, reference.mean / 100)
     parts = [f"{share} %" for share in shares(block.setting)]
     note = (
         f"to reach here: {_and(map(percent, targets))}, that is {_and(parts)} of FedAvg's "

@@ -15,7 +15,9 @@ from fedacg.config.recipe import Tree, find, override
 from fedacg.config.sections import MethodSettings
 from fedacg.errors import InputError, unknown
 
-SCALES = ("desk", "paper")
+SCALES = ("small", "paper")
+_ONCE = {"desk": "small"}
+"""What a scale was called before, and may still be called."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Block:
 
 
 def recipe_at(setting: str, scale: str) -> str:
-    return setting if scale == "paper" else f"{setting}-desk"
+    return setting if scale == "paper" else f"{setting}-small"
 
 
 def make_plan(
@@ -72,6 +74,7 @@ def make_plan(
 ) -> list[Block]:
     """The runs of a table, every one checked; `on`, `methods` and `seeds` take the place of the table's own."""
     own, others = published.recipes_of(table), published.others_of(table)
+    scale = _ONCE.get(scale, scale)
     if scale not in SCALES:
         raise InputError(f"--scale {scale!r}: must be {' or '.join(SCALES)}")
     for setting in on:
@@ -81,7 +84,7 @@ def make_plan(
     _once("--seeds", seeds)
     labels = _labels(table, methods)
     reference = published.method_of(REFERENCE)
-    added = scale == "desk" and reference not in labels.values()
+    added = scale == "small" and reference not in labels.values()
     if added:
         labels = {"FedAvg": reference, **labels}
     blocks = []

@@ -1,7 +1,7 @@
-"""The targets of a table: the paper's own at paper scale, and a rule at desk scale.
+"""The targets of a table: the paper's own at paper scale, and a rule at small scale.
 
-At desk scale a small network learns for a tenth of the rounds, so the paper's targets say nothing. But they can be
-read as shares of what FedAvg ends at there: 73 % is 102 % of 71.45 %. The rule keeps the shares:
+At small scale a small network learns for a tenth of the rounds, so the paper's targets say nothing. But they can
+be read as shares of what FedAvg ends at there: 73 % is 102 % of 71.45 %. The rule keeps the shares:
 
     share  = the paper's target / the paper's accuracy of FedAvg in the last round, in whole percent
     target = share × FedAvg's moving average in the last round here, mean over seeds, cut to a tenth of a percent
@@ -18,7 +18,7 @@ from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find
 
 REFERENCE = "fedavg"
-"""The method that targets at desk scale are set by."""
+"""The method that targets at small scale are set by."""
 
 
 def paper_targets(recipe: str) -> tuple[float, ...]:
@@ -34,7 +34,7 @@ def shares(recipe: str) -> tuple[int, ...]:
     return tuple(round(100 * 100 * target / float(reference)) for target in paper_targets(recipe))
 
 
-def desk_targets(recipe: str, reference: float) -> tuple[float, ...]:
+def small_targets(recipe: str, reference: float) -> tuple[float, ...]:
     """Targets for a setting in which FedAvg ended at this moving average, a fraction of one."""
     # Nine digits first, as 100 × 0.57 is a little less than 57 in floating point.
     tenths = [math.floor(round(10 * share * reference, 9)) for share in shares(recipe)]

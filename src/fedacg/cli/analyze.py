@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedacg.cli.stopping import STOPPED, interruptible
 from fedacg.errors import InputError
 
 if TYPE_CHECKING:
@@ -82,10 +83,11 @@ def analyze(
     )
     console = Console()
     try:
-        found = analyse(folders, out, options, _watcher(console, quiet))
+        with interruptible():
+            found = analyse(folders, out, options, _watcher(console, quiet))
     except KeyboardInterrupt:
         typer.echo("\nStopped; no picture was written.")
-        raise typer.Exit(130) from None
+        raise typer.Exit(STOPPED) from None
     if quiet:
         typer.echo(found.page)
         return

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedacg.cli.run import DryRun, Quiet, ResumeMany, Set, parse_names, parse_seeds, refuse_options, stopped
+from fedacg.cli.run import AGAIN, DryRun, Quiet, ResumeMany, Set, parse_names, parse_seeds, refuse_options, stopped
+from fedacg.cli.stopping import interruptible
 from fedacg.errors import DataMissing
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 def bench(
     table: Annotated[str, typer.Argument(help="A table or an ablation of the paper.", show_default=False)],
     scale: Annotated[
-        str, typer.Option("--scale", help="desk: small networks, fewer rounds; paper: as published.")
-    ] = "desk",
+        str, typer.Option("--scale", help="small: small networks, fewer rounds; paper: as published.")
+    ] = "small",
     on: Annotated[
         str | None,
         typer.Option("--on", help="Recipes at paper scale, such as cifar10-large; the table's own by default."),
@@ -59,17 +60,18 @@ def bench(
     whole = True
     with Session(next(iter(blocks[0].runs.values())).engine) as session:
         try:
-            if not on:
-                blocks = _with_data(session, blocks)
-            runs = {folder: run for block in blocks for folder, run in block.runs.items()}
-            announce(console, session, runs, out / "runs", resume=resume, quiet=quiet)
-            if dry_run:
-                return
-            for block in blocks:
-                whole &= play_missing(console, session, block.runs, quiet=quiet)
-                _show(console, block, _command(block, methods, seeds, settings or []), quiet)
+            with interruptible():
+                if not on:
+                    blocks = _with_data(session, blocks)
+                runs = {folder: run for block in blocks for folder, run in block.runs.items()}
+                announce(console, session, runs, out / "runs", resume=resume, quiet=quiet)
+                if dry_run:
+                    return
+                for block in blocks:
+                    whole &= play_missing(console, session, block.runs, quiet=quiet)
+                    _show(console, block, _command(block, methods, seeds, settings or []), quiet)
         except KeyboardInterrupt:
-            raise stopped(console, "the same command with --resume") from None
+            raise stopped(console, AGAIN, [folder for block in blocks for folder in block.runs]) from None
     if not whole:
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""`fedacg data`: which data sets there are, where they lie, fetching, splitting and showing them.
+"""`fedacg data`: which data sets there are and where they lie; fetching, checking, splitting, showing, cleaning.
 
 Reading and splitting them lives in fedacg.data, figures and pictures in fedacg.report; here is only what is typed
 and printed.
@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedacg.cli.stopping import interruptible
 from fedacg.config.names import SPLITS
-from fedacg.errors import InputError
+from fedacg.errors import InputError, printable, unknown
 
 if TYPE_CHECKING:
     from fedacg.config.sections import DataSettings
+    from fedacg.data.catalogue import Survey
     from fedacg.report.labels import Figures
 
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="The data sets: which there are, fetching, splitting, showing them.",
+    help="The data sets: which there are; fetching, checking, splitting, showing, cleaning up.",
 )
 
 ROWS = 20
@@ -33,6 +35,7 @@ Whichever = Annotated[
     ),
 ]
 Place = Annotated[str, typer.Option("--path", help="Where the data set folder lies.", show_default=False)]
+Partial = Annotated[bool, typer.Option("--partial", help="Use a copy that is not the complete published one.")]
 Alpha = Annotated[float, typer.Option(help="Concentration of the Dirichlet splits and of quantity.")]
 Shards = Annotated[int, typer.Option(help="Classes a client has at most, with shards.")]
 Seed = Annotated[int, typer.Option(help="Gives the split that a run with this seed draws.")]
@@ -40,13 +43,13 @@ Seed = Annotated[int, typer.Option(help="Gives the split that a run with this se
 
 @app.command("list")
 def list_() -> None:
-    """List the data sets and where they lie."""
+    """List the data sets, what they hold and where they lie."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from fedacg.data import catalogue
     from fedacg.data.files import data_root
-    from fedacg.data.sources import synthetic
 
     console = Console()
     table = Table(box=None, pad_edge=False)
@@ -55,20 +58,80 @@ def list_() -> None:
     for column in ("shape", "clients"):
         table.add_column(column, no_wrap=True)
     table.add_column("where", overflow="fold")
-    for name, facts in catalogue.FACTS.items():
-        train, test = facts.examples or ("–", "–")
-        shape = "×".join(map(str, facts.shape))
-        table.add_row(name, str(train), str(test), str(facts.classes), shape, _clients(name), _where(name))
-    classes, features = str(synthetic.CLASSES), str(synthetic.FEATURES)
-    for name, *known in ((catalogue.SYNTHETIC, classes, features), (catalogue.FOLDER, "–", "–")):
-        table.add_row(name, "–", "–", *known, _clients(name), _where(name))
+    problems: list[str] = []
+    for name in catalogue.NAMES:
+        found = catalogue.survey(name)
+        problems += [found.problem] if found.problem else []
+        train, test = (found.origin.train, found.origin.test) if found.origin else ("–", "–")
+        where = Text(printable(_where(found)))
+        table.add_row(name, str(train), str(test), *_known(name), _clients(name, found), where)
     console.print(table)
     console.print(
-        f"\nclients: whether they come with the data (split natural)."
-        f"\nFiles are looked for in {data_root()} (FEDACG_DATA).\nTo fetch what is missing: fedacg data get NAME",
+        "\ntrain, test: counted in the files; – where they are missing or not read yet."
+        "\nclients: how many come with the data (split natural), or whether they do."
+        f"\nFiles are looked for in {printable(data_root())} (FEDACG_DATA)."
+        "\nTo fetch what is missing: fedacg data get NAME",
         soft_wrap=True,
         highlight=False,
+        markup=False,
     )
+    for problem in problems:
+        typer.echo(f"note: {printable(problem)}", err=True)
+
+
+@app.command()
+def check(
+    name: Name,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Accept a copy that is not the complete published one.")
+    ] = False,
+) -> None:
+    """Read a data set from end to end and compare it with what was published."""
+    from fedacg.data import catalogue, origins
+
+    if name not in catalogue.FACTS:
+        raise unknown("published data set", name, catalogue.FACTS)
+    found = catalogue.check(name)
+    rows = [
+        ("copy", found.copy),
+        ("train", f"{found.train} examples"),
+        ("test", f"{found.test} examples"),
+        *([("clients", str(found.clients))] if found.clients is not None else []),
+        ("classes", f"{catalogue.FACTS[name].classes}"),
+        *(("differs", difference) for difference in found.differences),
+    ]
+    for label, value in rows:
+        typer.echo(f"{label:10}{printable(value)}")
+    if not found.differences:
+        typer.echo("complete: all counts and checksums that are published agree")
+    elif not partial:
+        raise InputError(
+            f"data set {name!r}: {found.copy} is not the complete published copy; runs take it only with "
+            f"--set data.partial=true. Replace it{origins.or_get(name)}"
+        )
+
+
+@app.command()
+def clean(
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only listed.")] = False,
+) -> None:
+    """List prepared data that nothing needs any more, or remove them."""
+    from fedacg.data import catalogue, cleaning
+    from fedacg.runs.history import human_bytes
+
+    sources = [facts.source for facts in catalogue.FACTS.values() if facts.source and facts.source.version]
+    found = cleaning.outdated(sources)
+    if not found:
+        typer.echo("no prepared data are outdated")
+        return
+    for each in found:
+        typer.echo(f"{human_bytes(each.size):>10}  {printable(each.path)}\n{'':12}{printable(each.why)}")
+    total = human_bytes(sum(each.size for each in found))
+    if yes:
+        cleaning.remove(found)
+        typer.echo(f"removed {total}")
+    else:
+        typer.echo(f"{total} can be removed: fedacg data clean --yes")
 
 
 @app.command()
@@ -79,7 +142,8 @@ def get(name: Name) -> None:
     from fedacg.data import download
 
     console = Console()
-    files = download.get(name, console)
+    with interruptible():
+        files = download.get(name, console)
     if not files:
         console.print(f"{name} is built in: there is nothing to download.")
     for path in files:
@@ -96,12 +160,15 @@ def split(
     shards: Shards = 2,
     seed: Seed = 0,
     path: Place = "",
+    partial: Partial = False,
 ) -> None:
     """Save a split, to be used with --set data.split_file=FILE."""
-    settings = _settings(seed, name=name, clients=clients, split=split, alpha=alpha, shards=shards, path=path)
+    settings = _settings(
+        seed, name=name, clients=clients, split=split, alpha=alpha, shards=shards, path=path, partial=partial
+    )
     from fedacg.data import catalogue
 
-    dealt = catalogue.deal(catalogue.load(name, path=settings.path), settings, seed)
+    dealt = catalogue.deal(catalogue.load(name, path=settings.path, partial=partial), settings, seed)
     dealt.save(out)
     typer.echo(f"{out}: {len(dealt.order)} examples of {name} for {clients} clients")
 
@@ -123,6 +190,7 @@ def show(
     shards: Shards = 2,
     seed: Seed = 0,
     path: Place = "",
+    partial: Partial = False,
     split_file: Annotated[
         str, typer.Option(help="A saved split to show in place of drawing one.", show_default=False)
     ] = "",
@@ -157,6 +225,7 @@ def show(
         alpha=alpha,
         shards=shards,
         path=path,
+        partial=partial,
         split_file=split_file,
     )
     out = out or Path(f"{name.replace(':', '-')}-{Path(split_file).stem or chosen}.png")
@@ -212,17 +281,36 @@ def _natural(name: str) -> bool:
     return known or name in (catalogue.SYNTHETIC, catalogue.FOLDER)
 
 
-def _clients(name: str) -> str:
+def _known(name: str) -> tuple[str, str]:
+    """The number of classes and the shape of an input."""
+    from fedacg.data import catalogue
+    from fedacg.data.sources import synthetic
+
+    if name == catalogue.SYNTHETIC:
+        return str(synthetic.CLASSES), str(synthetic.FEATURES)
+    if name not in catalogue.FACTS:
+        return "–", "–"
+    facts = catalogue.FACTS[name]
+    return str(facts.classes), "×".join(map(str, facts.shape))
+
+
+def _clients(name: str, found: "Survey") -> str:
+    if found.origin and found.origin.clients is not None:
+        return str(found.origin.clients)
     return "yes" if _natural(name) else "no"
 
 
-def _where(name: str) -> str:
-    from fedacg.data import catalogue
+def _where(found: "Survey") -> str:
     from fedacg.data.files import data_root
 
-    place = catalogue.where(name)
+    place = found.place
+    if found.problem:
+        return "damaged"
     if place is None:
         return "missing"
-    if isinstance(place, Path) and place.is_relative_to(data_root()):
-        return f"{place.relative_to(data_root())}"
-    return str(place)
+    if not isinstance(place, Path):
+        return place
+    short = place.relative_to(data_root()) if place.is_relative_to(data_root()) else place
+    if found.origin is None:
+        return f"{short} (not read yet)"
+    return f"{short} (incomplete)" if found.origin.differences else str(short)

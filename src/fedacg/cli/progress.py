@@ -35,8 +35,9 @@ class Bars:
         self._task = TaskID(0)
 
     def begin(self, experiment: Experiment, done: int) -> None:
+        starting = "" if experiment.engine.name == "serial" else f"starting workers for round {done + 1}"
         self._task = self._progress.add_task(
-            self._name(experiment), total=experiment.rounds, completed=done, accuracy=""
+            self._name(experiment), total=experiment.rounds, completed=done, accuracy=starting
         )
         self._progress.start()
 

@@ -1,10 +1,12 @@
 """`fedacg run` and `fedacg compare`: play one experiment, or one with several methods and seeds."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedacg.cli.stopping import STOPPED, interruptible
 from fedacg.config.recipe import Tree, find, override, with_method
 from fedacg.errors import InputError
 
@@ -70,17 +72,18 @@ def run(
     folder = out or Path("runs") / f"{experiment.name}-{folder_name(experiment)}"
     observers = [*make_progress(console, quiet), *make_loggers(log or [], folder)]
     try:
-        result = play(
-            experiment,
-            prepare(experiment),
-            folder=folder,
-            resume=resume,
-            overwrite=overwrite,
-            observers=observers,
-        )
+        with interruptible():
+            result = play(
+                experiment,
+                prepare(experiment),
+                folder=folder,
+                resume=resume,
+                overwrite=overwrite,
+                observers=observers,
+            )
     except KeyboardInterrupt:
         again = f"fedacg run {folder / 'experiment.toml'} --out {folder} --resume"
-        raise stopped(console, again) from None
+        raise stopped(console, again, [folder]) from None
     if quiet:
         typer.echo(folder)
     else:
@@ -118,18 +121,19 @@ def compare(
     progress = make_progress(console, quiet)
     with Session(first.engine) as session:
         try:
-            for name, experiment in experiments.items():
-                if resume and is_finished(folder / name, experiment):
-                    continue
-                session.play(
-                    experiment,
-                    folder=folder / name,
-                    resume=resume,
-                    overwrite=overwrite,
-                    observers=[*progress, *make_loggers(log or [], folder / name)],
-                )
+            with interruptible():
+                for name, experiment in experiments.items():
+                    if resume and is_finished(folder / name, experiment):
+                        continue
+                    session.play(
+                        experiment,
+                        folder=folder / name,
+                        resume=resume,
+                        overwrite=overwrite,
+                        observers=[*progress, *make_loggers(log or [], folder / name)],
+                    )
         except KeyboardInterrupt:
-            raise stopped(console, "the same command with --resume") from None
+            raise stopped(console, AGAIN, [folder / name for name in experiments]) from None
 
     from fedacg.cli.report import report
 
@@ -185,11 +189,17 @@ def parse_seeds(text: str) -> list[int]:
         raise InputError(f"--seeds {text!r}: must be whole numbers with commas between them") from None
 
 
-def stopped(console: "Console", again: str) -> typer.Exit:
-    """The words and the code that an interrupted command ends with."""
-    console.print("\nStopped; the last whole round is saved. To go on:", highlight=False)
-    console.print(f"  {again}", highlight=False, markup=False, soft_wrap=True)
-    return typer.Exit(130)
+AGAIN = "the same command with --resume"
+
+
+def stopped(console: "Console", again: str, folders: Iterable[Path]) -> typer.Exit:
+    """The words and the code that an interrupted command ends with; where no run was begun, none is named."""
+    if any((folder / "experiment.toml").exists() for folder in folders):
+        console.print("\nStopped; the last whole round is saved. To go on:", highlight=False)
+        console.print(f"  {again}", highlight=False, markup=False, soft_wrap=True)
+    else:
+        console.print("\nStopped before a run was begun; there is nothing to resume.", highlight=False)
+    return typer.Exit(STOPPED)
 
 
 def _print_result(console: "Console", result: "Result") -> None:

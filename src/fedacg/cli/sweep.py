@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedacg.cli.run import DryRun, Method, Quiet, Recipe, ResumeMany, Seeds, Set, parse_seeds, stopped
+from fedacg.cli.run import AGAIN, DryRun, Method, Quiet, Recipe, ResumeMany, Seeds, Set, parse_seeds, stopped
+from fedacg.cli.stopping import interruptible
 from fedacg.config.recipe import find, override, with_method
 
 if TYPE_CHECKING:
@@ -51,12 +52,13 @@ def sweep(
     console = Console()
     with Session(next(iter(runs.values())).engine) as session:
         try:
-            announce(console, session, runs, folder / "runs", resume=resume, quiet=quiet)
-            if dry_run:
-                return
-            whole = play_missing(console, session, runs, quiet=quiet)
+            with interruptible():
+                announce(console, session, runs, folder / "runs", resume=resume, quiet=quiet)
+                if dry_run:
+                    return
+                whole = play_missing(console, session, runs, quiet=quiet)
         except KeyboardInterrupt:
-            raise stopped(console, "the same command with --resume") from None
+            raise stopped(console, AGAIN, runs) from None
     _show(console, axes, points, folder, quiet)
     if not whole:
         raise typer.Exit(1)

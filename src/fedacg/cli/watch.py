@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fedacg.cli.report import Target
+from fedacg.cli.stopping import STOPPED, interruptible
 from fedacg.errors import InputError
 
 _POLITE = 5
@@ -35,8 +36,9 @@ def watch(
     with Server(LiveReport(folders, target or None), port) as server:
         typer.echo(server.address if quiet else f"live at {server.address}, until Ctrl-C")
         try:
-            server.serve_forever()
+            with interruptible():
+                server.serve_forever()
         except KeyboardInterrupt:
             if not quiet:
                 typer.echo("\nStopped; the runs go on.")
-            raise typer.Exit(130) from None
+            raise typer.Exit(STOPPED) from None

@@ -36,6 +36,11 @@ def recipe_names() -> list[str]:
     return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
+def canonical_name(recipe: str) -> str:
+    """The name that a recipe goes by today: those that end in -small once ended in -desk, and may still."""
+    return f"{recipe.removesuffix('-desk')}-small" if recipe.endswith("-desk") else recipe
+
+
 def find(recipe: str) -> Tree:
     """The tree of a recipe by name, or of a TOML file by its path; what it extends is filled in."""
     return _resolve(recipe, Path(), ())
@@ -45,8 +50,8 @@ def _resolve(recipe: str, folder: Path, chain: tuple[str, ...]) -> Tree:
     """A tree laid over the one that its `extends` names: a recipe, or a file beside it."""
     if recipe.endswith(".toml") or "/" in recipe:
         path = folder / recipe
-    elif recipe in recipe_names():
-        path = Path(str(resources.files("fedacg.config.recipes") / f"{recipe}.toml"))
+    elif (name := canonical_name(recipe)) in recipe_names():
+        path = Path(str(resources.files("fedacg.config.recipes") / f"{name}.toml"))
     else:
         raise unknown("recipe", recipe, recipe_names())
     tree = read_toml(path)

@@ -55,6 +55,8 @@ class DataSettings(Section):
     name: str = "digits"
     path: str = ""
     """Where the data set `folder` lies."""
+    partial: Incidental[bool] = False
+    """Use a copy of a published data set as it is, though it is smaller or other than the complete one."""
     clients: int = Field(100, ge=0)
     """How many clients; with the split `natural` 0 takes all that the data come with, fewer a random choice."""
     split: str = "dirichlet"

@@ -6,20 +6,20 @@ File formats, splits and generators live in their own modules.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
 from fedacg import errors
 from fedacg.config.sections import DataSettings
 from fedacg.core.randomness import numpy_generator
-from fedacg.data import folder, own, splits
+from fedacg.data import folder, own, records, splits
 from fedacg.data.augment import Augment
 from fedacg.data.examples import (
     Contents,
     Dataset,
     Examples,
     FederatedData,
+    Origin,
     OwnedClients,
     Owners,
     Pipeline,
@@ -30,28 +30,17 @@ from fedacg.data.examples import (
 from fedacg.data.files import data_root
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.data.sources import celeba, cifar, digits, femnist, idx, shakespeare, synthetic, tiny_imagenet
-from fedacg.errors import InputError
+from fedacg.data.sources.base import Source
+from fedacg.errors import DataDamaged, InputError
 
 BUILT_IN = "built in"
 OWN = "your own"
-
-
-class Source(Protocol):
-    """The files of a data set: where they may lie, and how to read them."""
-
-    def find(self, root: Path) -> Path | None:
-        """Where they lie below the data root; None when they are not there."""
-        ...
-
-    def read(self, root: Path) -> Contents: ...
 
 
 @dataclass(frozen=True)
 class Facts:
     """What is known of a data set without reading it, and how to read it."""
 
-    examples: tuple[int, int] | None
-    """For training and for testing; None where it depends on the files."""
     classes: int
     shape: tuple[int, ...]
     pipeline: ImagePipeline | PlainPipeline
@@ -77,16 +66,17 @@ _CELEBA = ImagePipeline((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _FEMNIST = ImagePipeline((0.0,), (1.0,))  # as LEAF feeds it
 
 FACTS: dict[str, Facts] = {
-    "digits": Facts((1438, 359), 10, (1, 8, 8), _DIGITS, None),
-    "mnist": Facts((60_000, 10_000), 10, (1, 28, 28), _MNIST, idx.MNIST),
-    "fashion-mnist": Facts((60_000, 10_000), 10, (1, 28, 28), _FASHION, idx.FASHION_MNIST),
-    "cifar10": Facts((50_000, 10_000), 10, (3, 32, 32), _CIFAR10, cifar.CIFAR10),
-    "cifar100": Facts((50_000, 10_000), 100, (3, 32, 32), _CIFAR100, cifar.CIFAR100),
-    "tiny-imagenet": Facts((100_000, 10_000), 200, (3, 64, 64), _TINY_IMAGENET, tiny_imagenet.TINY_IMAGENET),
-    "femnist": Facts(None, 62, (1, 28, 28), _FEMNIST, femnist.FEMNIST, natural=True),
-    "celeba": Facts(None, 2, (3, 84, 84), _CELEBA, celeba.CELEBA, natural=True),
-    "shakespeare": Facts(None, 80, (80,), PlainPipeline(), shakespeare.SHAKESPEARE, natural=True),
+    "digits": Facts(10, (1, 8, 8), _DIGITS, None),
+    "mnist": Facts(10, (1, 28, 28), _MNIST, idx.MNIST),
+    "fashion-mnist": Facts(10, (1, 28, 28), _FASHION, idx.FASHION_MNIST),
+    "cifar10": Facts(10, (3, 32, 32), _CIFAR10, cifar.CIFAR10),
+    "cifar100": Facts(100, (3, 32, 32), _CIFAR100, cifar.CIFAR100),
+    "tiny-imagenet": Facts(200, (3, 64, 64), _TINY_IMAGENET, tiny_imagenet.TINY_IMAGENET),
+    "femnist": Facts(62, (1, 28, 28), _FEMNIST, femnist.FEMNIST, natural=True),
+    "celeba": Facts(2, (3, 84, 84), _CELEBA, celeba.CELEBA, natural=True),
+    "shakespeare": Facts(80, (80,), PlainPipeline(), shakespeare.SHAKESPEARE, natural=True),
 }
+DIGITS = "digits"
 SYNTHETIC = "synthetic"
 FOLDER = "folder"
 """Users' own files, which `data.path` leads to."""
@@ -104,28 +94,86 @@ def where(name: str) -> Path | str | None:
     return BUILT_IN if source is None else source.find(data_root())
 
 
-def load(name: str, *, path: str = "", augment: bool = False) -> Dataset:
+@dataclass(frozen=True)
+class Survey:
+    """What can be said of a data set without reading what takes long to read."""
+
+    place: Path | str | None
+    """As `where` says it; None for one that is missing or cannot be looked for."""
+    origin: Origin | None = None
+    """What was found when it was read; None for one that was not read yet, or cannot be."""
+    problem: str = ""
+    """Why it cannot be read."""
+
+
+def survey(name: str) -> Survey:
+    """Where a data set lies and what it holds; one that is slow to read is not read for this."""
+    try:
+        place = where(name)
+        if not isinstance(place, Path):
+            return Survey(place, _built_in() if name == DIGITS else None)
+        source = _source(name)
+        records_of = (records.recall(source.listing(copy)) for copy in source.copies(data_root()))
+        known = next(filter(None, records_of), None)
+        if known is None and source.version is None:
+            known = check(name)
+        return Survey(Path(known.copy) if known else place, known)
+    except InputError as error:
+        return Survey(None, problem=str(error))
+
+
+def check(name: str) -> Origin:
+    """Read everything that a data set consists of, whatever was prepared before.
+
+    How the copy differs from the published one is part of the answer; one that cannot be read at all is refused.
+    """
+    if name == DIGITS:
+        return _built_in()
+    try:
+        return Origin.of(_read(name, partial=False, fresh=True))
+    except DataDamaged as refusal:
+        try:
+            return Origin.of(_read(name, partial=True))
+        except DataDamaged:
+            raise refusal from None
+
+
+def load(name: str, *, path: str = "", augment: bool = False, partial: bool = False) -> Dataset:
     """Read a data set from its files; its pipeline augments training batches if it is asked to.
 
     `path` is where the data set `folder` lies. A name such as `my_data:wine` is that of a user's own function.
+    A copy that is not the complete published one is refused unless `partial`.
     """
     _check_path(name, path)
+    _check_partial(name, partial)
     if _is_own(name):
         whole = folder.read(path) if name == FOLDER else own.from_function(name)
         return replace(whole, pipeline=_pipeline(whole.name, whole.pipeline, augment))
     if name == SYNTHETIC:
         raise InputError("data.name = synthetic: is made client by client, and cannot be loaded as one set")
     facts = FACTS[name]
-    contents = digits.read() if facts.source is None else facts.source.read(data_root())
+    pipeline = _pipeline(name, facts.pipeline, augment)
+    contents = digits.read() if facts.source is None else _read(name, partial=partial)
+    origin = None if facts.source is None else Origin.of(contents)
     return Dataset(
-        name,
-        contents.train,
-        contents.test,
-        _pipeline(name, facts.pipeline, augment),
-        facts.classes,
-        facts.shape,
-        contents.owners,
+        name, contents.train, contents.test, pipeline, facts.classes, facts.shape, contents.owners, origin
     )
+
+
+def _source(name: str) -> Source:
+    source = FACTS[name].source if name in FACTS else None
+    if source is None:
+        raise InputError(f"{name}: does not consist of published files")
+    return source
+
+
+def _read(name: str, *, partial: bool, fresh: bool = False) -> Contents:
+    return _source(name).read(data_root(), partial=partial, fresh=fresh)
+
+
+def _built_in() -> Origin:
+    contents = digits.read()
+    return Origin(BUILT_IN, len(contents.train), len(contents.test), None, ())
 
 
 def _pipeline(name: str, pipeline: Pipeline, augment: bool) -> Pipeline:
@@ -144,7 +192,7 @@ def federate(settings: DataSettings, seed: int) -> FederatedData:
     """
     if settings.name == SYNTHETIC:
         return _synthetic(settings, seed)
-    whole = load(settings.name, path=settings.path, augment=settings.augment)
+    whole = load(settings.name, path=settings.path, augment=settings.augment, partial=settings.partial)
     if settings.split == NATURAL and not settings.split_file:
         return _natural(whole, settings.clients, seed)
     if settings.split_file:
@@ -152,7 +200,7 @@ def federate(settings: DataSettings, seed: int) -> FederatedData:
     else:
         dealt = deal(whole, settings, seed)
     view = SplitClients(whole.train, dealt.order, dealt.offsets)
-    return FederatedData(whole.name, view, whole.test, whole.pipeline, whole.classes, whole.shape)
+    return FederatedData(whole.name, view, whole.test, whole.pipeline, whole.classes, whole.shape, whole.origin)
 
 
 def deal(whole: Dataset, settings: DataSettings, seed: int) -> splits.Split:
@@ -182,7 +230,7 @@ def _natural(whole: Dataset, clients: int, seed: int) -> FederatedData:
     if len(test) == 0:
         raise InputError(f"data.clients = {clients}: none of these clients of {whole.name} has test examples")
     view = OwnedClients(whole.train, owners.train, chosen)
-    return FederatedData(whole.name, view, test, whole.pipeline, whole.classes, whole.shape)
+    return FederatedData(whole.name, view, test, whole.pipeline, whole.classes, whole.shape, whole.origin)
 
 
 def _tests_of(whole: Dataset, owners: Owners, chosen: torch.Tensor) -> Examples:
@@ -203,12 +251,18 @@ def _synthetic(settings: DataSettings, seed: int) -> FederatedData:
     if settings.augment:
         raise InputError("data.augment = true: synthetic is not augmented; must be false")
     _check_path(settings.name, settings.path)
+    _check_partial(settings.name, settings.partial)
     return synthetic.federate(settings.clients, settings.alpha, settings.beta, seed)
 
 
 def _check_path(name: str, path: str) -> None:
     if path and name != FOLDER:
         raise InputError(f"data.path = {path}: goes with data.name = {FOLDER}, not with {name}; leave it out")
+
+
+def _check_partial(name: str, partial: bool) -> None:
+    if partial and (name not in FACTS or FACTS[name].source is None):
+        raise InputError(f"data.partial = true: {name} does not consist of published files; leave it out")
 
 
 def _is_own(name: str) -> bool:

@@ -8,7 +8,7 @@ import hashlib
 import http.client
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -18,73 +18,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from fedacg import errors
 from fedacg.data.catalogue import NAMES
 from fedacg.data.files import data_root
-from fedacg.data.sources import cifar, tiny_imagenet
+from fedacg.data.origins import BY_HAND, REMOTES, Remote
 from fedacg.errors import InputError
 
 TIMEOUT = 60.0
 _BLOCK = 1 << 18
-
-
-@dataclass(frozen=True)
-class Remote:
-    """A file on the network, its checksum, and its place below the data root."""
-
-    url: str
-    md5: str
-    place: str
-
-
-def _below(site: str, folder: str, files: dict[str, str]) -> tuple[Remote, ...]:
-    return tuple(Remote(site + file, md5, folder + file) for file, md5 in files.items())
-
-
-def _archive(source: cifar.CifarSource) -> tuple[Remote, ...]:
-    """The binary layout: it holds the same examples as the pickled one, and nothing that could run."""
-    layout = source.layouts[0]
-    return _below("https://www.cs.toronto.edu/~kriz/", "", {layout.archive: layout.archive_md5})
-
-
-REMOTES: dict[str, tuple[Remote, ...]] = {
-    "cifar10": _archive(cifar.CIFAR10),
-    "cifar100": _archive(cifar.CIFAR100),
-    "tiny-imagenet": _below(
-        "http://cs231n.stanford.edu/",
-        "",
-        {tiny_imagenet.TINY_IMAGENET.archive: "90528d7ca1a48142e341f4ef8d21d0de"},
-    ),
-    # MNIST's own site answers no more; this is the mirror that torchvision uses.
-    "mnist": _below(
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        "mnist/",
-        {
-            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-        },
-    ),
-    "fashion-mnist": _below(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        "fashion-mnist/",
-        {
-            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-        },
-    ),
-}
-
-BY_HAND: dict[str, str] = {
-    "celeba": "from https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html (its terms: research only) get "
-    "img_align_celeba.zip, list_attr_celeba.txt and identity_CelebA.txt, and put them in celeba/ "
-    "(the archive may be unpacked there)",
-    "femnist": "clone https://github.com/TalwalkarLab/leaf, run ./preprocess.sh -s niid --sf 1.0 -k 0 -t sample "
-    "in its folder data/femnist, and put data/train and data/test from there in leaf/femnist/data/",
-    "shakespeare": "from http://www.gutenberg.org/files/100/old/1994-01-100.zip get 100.txt, and put it "
-    "in shakespeare/",
-}
-"""Data sets without a direct download: what to get, from where, and its place below the data root."""
 
 
 def get(name: str, console: Console | None = None) -> list[Path]:
@@ -105,16 +43,19 @@ def fetch(remote: Remote, root: Path, progress: Progress) -> Path:
     """One file, unless it is already there with the right checksum."""
     path = root / remote.place
     task = progress.add_task(path.name, total=None)
-    if path.is_file() and _md5_of(path) == remote.md5:
-        progress.update(task, total=1, completed=1)
-        return path
+    made: list[Path] = []
     try:
+        if path.is_file() and _md5_of(path) == remote.md5:
+            progress.update(task, total=1, completed=1)
+            return path
+        made += [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             partial = Path(file.name)
     except OSError as error:
+        _remove_empty(made)
         raise InputError(
-            f"cannot write to {path.parent}: {error.strerror} (FEDACG_DATA sets the folder)"
+            f"cannot read and write {path.parent}: {error.strerror} (FEDACG_DATA sets the folder)"
         ) from None
     try:
         found = _stream(remote.url, partial, progress, task)
@@ -130,7 +71,16 @@ def fetch(remote: Remote, root: Path, progress: Progress) -> Path:
         raise _by_hand(remote, path, str(reason) or type(error).__name__) from None
     finally:
         partial.unlink(missing_ok=True)
+        if not path.exists():
+            _remove_empty(made)
     return path
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Folders that were made for nothing, the innermost first; one that holds something stays."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _stream(url: str, path: Path, progress: Progress, task: TaskID) -> str:

@@ -6,6 +6,7 @@ point only when it is about to be used. Nothing here knows where data come from 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -180,6 +181,29 @@ class Contents:
     test: Examples
     owners: Owners | None = None
     """None for data that do not come with clients."""
+    copy: Path | None = None
+    """Where they were read from; None for data that come with the package."""
+    differences: tuple[str, ...] = ()
+    """How they differ from the published data set, each as words without a subject."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which copy of a data set was read."""
+
+    copy: str
+    train: int
+    test: int
+    clients: int | None
+    """None for data that do not come with clients."""
+    differences: tuple[str, ...]
+    """How it differs from the published data set; none for a complete copy."""
+
+    @classmethod
+    def of(cls, contents: Contents) -> "Origin":
+        clients = None if contents.owners is None else len(contents.owners.names)
+        sizes = len(contents.train), len(contents.test)
+        return cls(str(contents.copy), *sizes, clients, contents.differences)
 
 
 @dataclass(frozen=True)
@@ -195,6 +219,8 @@ class Dataset:
     """Shape of one input as the model sees it, without the batch dimension."""
     owners: Owners | None = None
     """None for data that do not come with clients."""
+    origin: Origin | None = None
+    """None for data that were not read from published files."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +235,8 @@ class FederatedData:
     """How many classes the labels name; 0 when they are floating point and name none (own data only)."""
     shape: tuple[int, ...]
     """Shape of one input as the model sees it, without the batch dimension."""
+    origin: Origin | None = None
+    """Which copy they were read from; None for data that were not read from published files."""
 
 
 def fetch(examples: Examples, index: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:

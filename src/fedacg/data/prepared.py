@@ -1,7 +1,8 @@
 """Data sets that are slow to read, prepared once: arrays in files that are memory-mapped from then on.
 
 A prepared data set is a folder of .npy files that appears under its name only when it is whole. The name carries a
-fingerprint of the files it was made from, so that other files make another one. It can be deleted at any time.
+digest of the contents that it was made from, so that other contents make another one, and the same contents are
+recognised wherever they lie. It can be deleted at any time; cleaning.py finds those that nothing needs any more.
 """
 
 import fcntl
@@ -10,12 +11,12 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -23,56 +24,141 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedacg.data.files import data_root
+from fedacg.data.files import homes, writable_home
+from fedacg.data.listing import Listing
 from fedacg.errors import InputError
 
-_SIZES = "sizes.json"
+MANIFEST = "manifest.json"
+_STAMPS = 8
+"""How many stamps of the same contents are remembered."""
+_HEADER = 128
+"""Bytes of an array's file that must be as they were written, so that none is opened with a damaged header."""
 
 
-def prepare(name: str, version: int, sources: Iterable[Path], make: Callable[[Path], None]) -> Path:
-    """The folder of arrays that `make(folder)` fills, made anew only when `sources` or `version` changed.
+@dataclass(frozen=True)
+class Manifest:
+    """What a prepared data set was made of, and what its files must be like."""
 
-    `sources` are files, or folders whose list of entries counts; `version` is raised when `make` changes. The
-    folder lies in the data root, or in the user's cache where the data root cannot be written.
+    name: str
+    version: int
+    copy: str
+    """The copy that it was made of, or was last recognised in."""
+    stamps: tuple[str, ...]
+    """Of files with these contents, the latest last."""
+    files: dict[str, tuple[int, str]]
+    """Size, and digest of the first bytes."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest | None":
+        """That of a whole preparation; None for anything else."""
+        try:
+            tree = json.loads((folder / MANIFEST).read_text())
+            files = {file: (int(size), str(head)) for file, (size, head) in tree["files"].items()}
+            found = cls(tree["name"], tree["version"], tree["copy"], tuple(tree["stamps"]), files)
+            return found if all(_facts(folder / file) == facts for file, facts in files.items()) else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def write(self, folder: Path) -> None:
+        """Whole or not at all."""
+        with NamedTemporaryFile("w", dir=folder, prefix=f".{MANIFEST}.", delete=False) as file:
+            json.dump(asdict(self), file)
+        Path(file.name).replace(folder / MANIFEST)
+
+
+def prepare(version: int, listing: Listing, make: Callable[[Path], None], *, fresh: bool = False) -> Path:
+    """The folder of arrays that `make(folder)` fills, made anew only for other contents or another version.
+
+    `version` is raised when `make` changes; `fresh` makes it anew in any case. The folder lies in the data root,
+    or in the user's cache where the data root cannot be written.
     """
-    label = f"{name}-{_fingerprint(version, sources)}"
-    homes = (data_root() / "prepared", Path("~/.cache/fedacg/prepared").expanduser())
-    for home in homes:
-        if _is_whole(home / label):
-            return home / label
-    folder = _writable(homes) / label
-    with _alone(folder.parent / f".{name}.lock") as alone:
+    found = None if fresh else find(version, listing)
+    if found:
+        return found
+    stamp = listing.first_stamp
+    label = _label(version, listing)
+    if not fresh:
+        for folder in (home / label for home in homes()):
+            if manifest := Manifest.read(folder):
+                _remember(folder, manifest, listing, stamp)
+                return folder
+    folder = writable_home() / label
+    with lock(folder.parent, listing.dataset) as alone:
         if alone:
             _sweep(folder)
-        if not _is_whole(folder):
-            _make(folder, make)
+        if fresh or Manifest.read(folder) is None:
+            _make(folder, version, listing, stamp, make, replace=fresh)
     return folder
 
 
-def _make(folder: Path, make: Callable[[Path], None]) -> None:
+def find(version: int, listing: Listing, *, by_contents: bool = False) -> Path | None:
+    """What was prepared from these very files before, or from others with the same contents; None for nothing."""
+    stamp = listing.first_stamp
+    whole = {folder: found for folder in prepared_folders(listing.dataset) if (found := Manifest.read(folder))}
+    for folder, manifest in whole.items():
+        if manifest.version == version and stamp in manifest.stamps:
+            return folder
+    if by_contents and whole:
+        label = _label(version, listing)
+        return next((folder for folder in whole if folder.name == label), None)
+    return None
+
+
+def _label(version: int, listing: Listing) -> str:
+    return f"{listing.dataset}-{listing.digest(version)[:16]}"
+
+
+def prepared_folders(name: str) -> list[Path]:
+    """Every folder that was prepared of a data set, outdated ones as well."""
+    return [path for home in homes() for path in sorted(home.glob(f"{name}-*")) if path.is_dir()]
+
+
+def _remember(folder: Path, manifest: Manifest, listing: Listing, stamp: str) -> None:
+    """Note that files with this stamp have the contents that the folder was made of."""
+    stamps = (*manifest.stamps, stamp)[-_STAMPS:]
+    with suppress(OSError):  # not ours to write: then the contents are compared again next time
+        Manifest(manifest.name, manifest.version, str(listing.copy), stamps, manifest.files).write(folder)
+
+
+def _make(
+    folder: Path, version: int, listing: Listing, stamp: str, make: Callable[[Path], None], *, replace: bool
+) -> None:
     try:
         with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.", ignore_cleanup_errors=True) as draft:
             partial = Path(draft) / folder.name
             partial.mkdir()
             make(partial)
-            sizes = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
-            (partial / _SIZES).write_text(json.dumps(sizes))
+            if listing.stamp() != stamp:
+                raise InputError(
+                    f"data set {listing.dataset!r}: {listing.copy} changed while it was read; try again"
+                )
+            files = {file.name: _facts(file) for file in sorted(partial.iterdir())}
+            Manifest(listing.dataset, version, str(listing.copy), (stamp,), files).write(partial)
             for file in partial.iterdir():
                 with file.open("rb") as written:
                     os.fsync(written.fileno())
-            if not _is_whole(folder):  # else another process was faster, and what it made is as good
+            if (
+                replace or Manifest.read(folder) is None
+            ):  # else another process was faster, and its work is as good
                 shutil.rmtree(folder, ignore_errors=True)
                 partial.rename(folder)
     except OSError as error:
         raise InputError(f"{folder}: cannot be made: {error}") from None
 
 
+def _facts(file: Path) -> tuple[int, str]:
+    with file.open("rb") as opened:
+        head = hashlib.sha256(opened.read(_HEADER)).hexdigest()[:16]
+    return file.stat().st_size, head
+
+
 @contextmanager
-def _alone(lock: Path) -> Iterator[bool]:
-    """Wait for others that hold the lock; False where there can be none, and others may be at it, too."""
+def lock(home: Path, name: str, *, wait: bool = True) -> Iterator[bool]:
+    """Keep others from preparing the same data set; False where that cannot be, and others may be at it, too."""
     with ExitStack() as stack:
         try:
-            fcntl.flock(stack.enter_context(lock.open("a")), fcntl.LOCK_EX)
+            file = stack.enter_context((home / f".{name}.lock").open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             alone = True
         except OSError:
             alone = False
@@ -85,37 +171,6 @@ def _sweep(folder: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _is_whole(folder: Path) -> bool:
-    try:
-        sizes = json.loads((folder / _SIZES).read_text())
-        return all((folder / file).stat().st_size == size for file, size in sizes.items())
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-def _writable(homes: Iterable[Path]) -> Path:
-    """The first of these folders that can be made and written."""
-    for home in homes:
-        try:
-            home.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(home, os.W_OK):
-            return home
-    raise InputError(f"{home}: cannot be written, and neither can {data_root()} (FEDACG_DATA sets the folder)")
-
-
-def _fingerprint(version: int, sources: Iterable[Path]) -> str:
-    digest = hashlib.sha256(str(version).encode())
-    for path in sources:
-        try:
-            facts = path.stat()
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-        digest.update(f"|{path.resolve()}|{facts.st_size}|{facts.st_mtime_ns}".encode())
-    return digest.hexdigest()[:16]
-
-
 @dataclass(frozen=True)
 class MappedArray:
     """A .npy file as a tensor; travels to other processes as its path, and costs none of them memory."""
@@ -124,8 +179,13 @@ class MappedArray:
 
     @cached_property
     def tensor(self) -> Tensor:
-        # Copy on write: torch will not have memory that it may not write to.
-        return torch.from_numpy(np.load(self.path, mmap_mode="c"))
+        try:
+            # Copy on write: torch refuses memory that may not be written.
+            return torch.from_numpy(np.load(self.path, mmap_mode="c"))
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(
+                f"{self.path}: cannot be read as an array ({error}); delete its folder, it is prepared anew"
+            ) from None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path}

@@ -1,6 +1,6 @@
 """Persistent worker processes with one thread and one resident model each, fed through shared memory.
 
-What is given out when lives in schedule.py, the processes in pool.py, how they are kept alive in staff.py.
+What is given out when is in dispatch.py, the processes in process_pool.py, how they are replaced in supervisor.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,8 @@ class ProcessEngine:
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the workers."""
+        """The process ids of the workers, when all have started."""
+        self._pool.muster()
         return self._pool.pids
 
     def setup(self, job: Job) -> None:

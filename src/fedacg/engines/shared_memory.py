@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from fedacg.core.messages import Kinds
+from fedacg.errors import RunError
 
 _ALIGNMENT = 64
 _MEMORY_FOLDER = Path("/dev/shm")
@@ -40,13 +41,17 @@ class Segment:
         """A new segment, in memory where there is room and else in an unlinked temporary file."""
         size = max(size, 1)
         roomy = _MEMORY_FOLDER.is_dir() and shutil.disk_usage(_MEMORY_FOLDER).free > 1.1 * size
-        with tempfile.TemporaryFile(dir=_MEMORY_FOLDER if roomy else None) as file:
-            # Reserved in full, so that a full disk is an error here and not a crash on a later access.
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)
-            else:
-                file.truncate(size)
-            return cls(os.dup(file.fileno()), size)
+        folder = _MEMORY_FOLDER if roomy else Path(tempfile.gettempdir())
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                # Reserved in full, so that a full disk is an error here and not a crash on a later access.
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)
+                else:
+                    file.truncate(size)
+                return cls(os.dup(file.fileno()), size)
+        except OSError as error:
+            raise RunError(f"{folder}: {size} bytes of shared memory cannot be reserved: {error}") from error
 
     def __del__(self) -> None:
         os.close(self.descriptor)

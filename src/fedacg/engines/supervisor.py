@@ -1,7 +1,7 @@
 """Workers and their lifetimes, wherever they run: given orders, kept up to date, replaced when they are lost.
 
-Knows what a worker must have been told before an order, not what the orders mean. Worker processes live in
-pool.py, Ray's actors in ray_pool.py.
+Knows what a worker must have been told before an order, not what the orders mean. Worker processes are in
+process_pool.py, Ray's actors in ray/pool.py.
 """
 
 import pickle
@@ -117,12 +117,23 @@ class Staff(ABC, Generic[H]):
                     self._replace(worker)
                     break
                 if outcome is None:
-                    self._give_again()
+                    self._take_on()
                     return None
                 worker.orders.popleft()
                 if isinstance(outcome, Failed):
                     raise pickle.loads(outcome.exception)
                 return outcome
+
+    def muster(self) -> None:
+        """Wait until all workers are ready."""
+        while starting := [worker for worker in self._workers if not worker.ready]:
+            for worker in self._speaking(starting):
+                try:
+                    worker.receive()
+                except Lost:
+                    self._replace(worker)
+                    break
+                self._take_on()
 
     def abandon(self) -> None:
         """Drop all orders that are out; workers in the middle of one are replaced."""
@@ -147,6 +158,11 @@ class Staff(ABC, Generic[H]):
         if self._deaths[victim] == _ATTEMPTS:
             raise RunError(f"{_describe(victim)} ended its worker {_ATTEMPTS} times ({cause}); giving up")
         self._again.extendleft(reversed(lost.orders))
+        self._give_again()
+
+    def _take_on(self) -> None:
+        """Make use of a worker that has become ready."""
+        self._deaths.pop(None, None)  # starting does not fail every time
         self._give_again()
 
     def _give_again(self) -> None:

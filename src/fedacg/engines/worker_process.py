@@ -1,21 +1,27 @@
-"""The main program of a worker process: `python -m fedacg.engines.worker_process CHANNEL LIFELINE`.
+"""A worker process, forked by fork_server.py or `python -m fedacg.engines.worker_process CHANNEL LIFELINE PULSE`.
 
-Both arguments are file descriptors. The channel carries orders and outcomes; the lifeline is a pipe whose
-other end only the parent holds, so that a worker never outlives it.
+All three are file descriptors. The channel carries orders and outcomes; the lifeline is a pipe whose other end
+only the parent holds, so that a worker never outlives it; the pulse is shared memory, a byte that changes as long
+as this process can run at all.
 """
 
 import os
-import signal
+import select
 import socket
 import sys
 import threading
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
+from fedacg.core.output import enduring_output
 from fedacg.engines.orders import Broadcast, Hello, Order, Room, Setup, Train, TrainedInSlot, TrainInSlot
-from fedacg.engines.shared_memory import end_of, read_message, receive_segment, thaw, write_message
+from fedacg.engines.shared_memory import Segment, end_of, read_message, receive_segment, thaw, write_message
 from fedacg.engines.worker_loop import Service
 from fedacg.simulation.engine import Job
 from fedacg.simulation.worker import Worker
+
+_BEAT = 0.5
+"""Seconds between two beats of the pulse."""
 
 
 class WorkerProcess(Service):
@@ -26,6 +32,7 @@ class WorkerProcess(Service):
         self._orders = Connection(os.dup(channel.fileno()))
 
     def listen(self) -> None:
+        self._orders.send(os.getpid())
         while True:
             word = self._orders.recv()
             match word:
@@ -57,20 +64,20 @@ class WorkerProcess(Service):
         return TrainedInSlot(order.key, answers.examples, answers.losses, upload, keep)
 
 
-def _end_with_parent(lifeline: int) -> None:
-    os.read(lifeline, 1)
+def work(channel: int, lifeline: int, pulse: int) -> None:
+    """Be a worker: serve the orders that come over the channel until the parent closes it."""
+    threading.Thread(target=_live, args=(lifeline, Segment(pulse, 1).bytes(0, 1)), daemon=True).start()
+    # What a user's code prints must not end the work; and a closed channel means that the work is over.
+    with enduring_output(), suppress(EOFError, ConnectionError):
+        WorkerProcess(socket.socket(fileno=channel)).listen()
+
+
+def _live(lifeline: int, pulse: memoryview) -> None:
+    """Show that this process is alive, and end it with its parent, whatever it is doing then."""
+    while not select.select([lifeline], [], [], _BEAT)[0]:
+        pulse[0] = (pulse[0] + 1) % 256
     os._exit(0)
 
 
-def main() -> None:
-    channel, lifeline = (int(argument) for argument in sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
-    try:
-        WorkerProcess(socket.socket(fileno=channel)).listen()
-    except (EOFError, ConnectionError):
-        return  # the parent has closed the channel: the work is over
-
-
 if __name__ == "__main__":
-    main()
+    work(*map(int, sys.argv[1:]))

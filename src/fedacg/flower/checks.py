@@ -7,22 +7,31 @@ What a round makes of the sound replies is the strategy's business.
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Protocol
 
 import numpy as np
-from flwr.app import Array, Message, RecordDict
+from flwr.app import Array, Message, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 MAX_EXAMPLES = 1e9
-"""A node that says it trained on more is not believed, unless a strategy is told otherwise."""
+"""A node that says it has more examples is not believed, whatever the others say."""
+EXAMPLES_FACTOR = 100.0
+"""Nor is one that says it has more than so many times what is usual, unless a bound is set."""
+MAX_NORM = 1e6
+"""No longer vector is taken, however long the others are."""
+NORM_FACTOR = 20.0
+"""An update that is longer than so many times the usual is not taken, unless a factor is set."""
 
 _NUMPY = "numpy.ndarray"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _MOST_WORDS = 200
 """Names in a reply are the sender's, and a log line has an end."""
+_LONGEST = 300
+"""Of any reason, so many characters are passed on."""
 
 
 class Shaped(Protocol):
@@ -36,33 +45,86 @@ class Shaped(Protocol):
 
 
 class Refused(ValueError):
-    """Why something in a reply is not taken."""
+    """Why something in a reply is not taken, in words that can be logged whoever they come from."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(plain(reason, _LONGEST))
+
+
+def plain(text: str, most: int = _MOST_WORDS) -> str:
+    """Somebody else's words as one line without control characters, cut where they are more than so many."""
+    seen = text[: 4 * most]
+    words = " ".join("".join(c if c.isprintable() else " " for c in seen).split())
+    return words if len(words) <= most and len(seen) == len(text) else f"{words[:most]}…"
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """The replies to one message that was sent to many nodes, as a server takes them."""
+
+    sound: list[Message]
+    """Those that can be averaged, one a node."""
+    refused: list[tuple[int, str]]
+    """Of the others the node, and why."""
+    usual: Hashable
+    """How the records and metrics of most are named, to be remembered; None where no way is that of most."""
 
 
 def sort_out(
-    replies: Iterable[Message], expected: Mapping[str, Shaped] | None, *, same_lengths: bool = True, **limits: Any
-) -> tuple[list[Message], list[tuple[int, str]]]:
-    """The replies that can be averaged, and (node, reason) of those that are refused.
+    replies: Iterable[Message],
+    expected: Mapping[str, Shaped] | None,
+    *,
+    asked: Collection[int] | None = None,
+    usual: Hashable = None,
+    same_lengths: bool = True,
+    weighted_by: str = "num-examples",
+    **limits: Any,
+) -> Sorted:
+    """Tell the replies that can be averaged from those that are refused; errors that nodes report are neither.
 
-    Errors that nodes report are neither. `limits` are those of `fault`. Replies whose records or metrics are
-    named unlike those of most others are refused too, and with `same_lengths` those whose metrics are lists of
-    other lengths, as Flower can take no average of them.
+    A node has one reply, and only if it was `asked`. `limits` are those of `fault`. Replies whose records or
+    metrics are named unlike those of more than half are refused, and with `same_lengths` those whose metrics are
+    lists of other lengths, as Flower can take no average of them. Where no naming is that of more than half, the
+    `usual` one of earlier rounds counts; where there is none yet, nobody can say who is wrong, and all are taken
+    under common names, without metrics other than the number of examples.
     """
     sound: list[Message] = []
     refused: list[tuple[int, str]] = []
+    heard: set[int] = set()
     for reply in replies:
         if reply.has_error():
             continue
-        reason = fault(reply, expected, **limits)
+        node = reply.metadata.src_node_id
+        if asked is not None and node not in asked:
+            refused.append((node, "it was not asked"))
+            continue
+        if node in heard:
+            refused.append((node, "it has answered already"))
+            continue
+        heard.add(node)
+        reason = fault(reply, expected, weighted_by=weighted_by, **limits)
         if reason is None:
             sound.append(reply)
         else:
-            refused.append((reply.metadata.src_node_id, reason))
+            refused.append((node, reason))
     layouts = [_layout(reply.content, same_lengths) for reply in sound]
-    ((usual, _),) = Counter(layouts).most_common(1) or [(None, 0)]
-    odd = [reply for reply, its in zip(sound, layouts, strict=True) if its != usual]
+    ((common, count),) = Counter(layouts).most_common(1) or [(None, 0)]
+    if 2 * count <= len(sound):
+        if usual not in layouts:
+            for reply in sound:
+                reply.content = _bare(reply.content, weighted_by)
+            return Sorted(sound, refused, None)
+        common = usual
+    odd = [reply for reply, its in zip(sound, layouts, strict=True) if its != common]
     refused += [(reply.metadata.src_node_id, "its records and metrics are not named as others'") for reply in odd]
-    return [reply for reply, its in zip(sound, layouts, strict=True) if its == usual], refused
+    return Sorted([r for r, its in zip(sound, layouts, strict=True) if its == common], refused, common)
+
+
+def _bare(content: RecordDict, weighted_by: str) -> RecordDict:
+    """The arrays of a sound reply and what they weigh, under names that are everybody's."""
+    (metrics,) = content.metric_records.values()
+    arrays = dict(zip(["arrays"], content.array_records.values(), strict=False))
+    return RecordDict({**arrays, "metrics": MetricRecord({weighted_by: metrics[weighted_by]})})
 
 
 def fault(
@@ -84,12 +146,11 @@ def fault(
     """
     try:
         check_size(reply.content, max_bytes)
-        check_examples(reply.content, weighted_by, max_examples)
+        check_metrics(reply.content, weighted_by, max_examples)
         if expected is not None:
             read_arrays(reply.content, expected)
     except Refused as reason:
-        words = str(reason)
-        return words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}…"
+        return plain(str(reason))
     return None
 
 
@@ -111,13 +172,16 @@ def check_size(content: RecordDict, max_bytes: int | None) -> None:
         raise Refused(f"it has {size} bytes, at most {max_bytes} are taken")
 
 
-def check_examples(content: RecordDict, weighted_by: str, max_examples: float) -> None:
+def check_metrics(content: RecordDict, weighted_by: str, max_examples: float) -> None:
     records = list(content.metric_records.values())
     if len(records) != 1:
         raise Refused(f"it has {len(records)} records of metrics, expected 1")
     count = records[0].get(weighted_by)
     if not isinstance(count, int | float) or not math.isfinite(count) or not 0 < count <= max_examples:
         raise Refused(f"{weighted_by} is {count!r}, expected a number above 0 and at most {max_examples:g}")
+    for name, value in records[0].items():
+        if not all(math.isfinite(number) for number in (value if isinstance(value, list) else [value])):
+            raise Refused(f"metric {name!r} holds values that are not finite")
 
 
 def read_arrays(content: RecordDict, expected: Mapping[str, Shaped]) -> dict[str, NDArray[Any]]:

@@ -8,6 +8,7 @@ next. So a reply that was refused, or a server that went back to a checkpoint, l
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from flwr.app import Message, MessageType
@@ -17,9 +18,11 @@ from fedacg.core import messages
 from fedacg.engines.serial import SerialEngine
 from fedacg.flower.checks import Refused
 from fedacg.flower.exchange import ask, content
+from fedacg.flower.membership import Membership
 from fedacg.flower.nodes import Nodes
 from fedacg.flower.options import ServerOptions
-from fedacg.flower.records import Order, UploadReader, order, pack, read_tested
+from fedacg.flower.records import Order, UploadReader, norm_of, order, pack, read_tested
+from fedacg.flower.usual import Measured, MedianBound
 from fedacg.simulation.engine import Answer, Answers, ClientMemory, Evaluation, Job, Task, Training, total
 
 _log = logging.getLogger("flwr")
@@ -30,8 +33,12 @@ _VISIT = "visit"
 class GridEngine:
     """Trains at the nodes of a grid, and tests here or there."""
 
-    def __init__(self, grid: Grid, nodes: Nodes, options: ServerOptions, federation: str) -> None:
-        self._grid, self._nodes, self._options, self._federation = grid, nodes, options, federation
+    def __init__(
+        self, grid: Grid, nodes: Nodes, options: ServerOptions, members: Membership, folder: Path
+    ) -> None:
+        self._grid, self._nodes, self._options = grid, nodes, options
+        self._members, self._folder = members, folder
+        self._bound = MedianBound(options.norm_factor, "norm-factor", members.norms)
         self._here = SerialEngine()
 
     def setup(self, job: Job) -> None:
@@ -48,14 +55,21 @@ class GridEngine:
             words = order(vectors, self._order(task, visit))
             messages[task.client] = Message(words, serving[task.client], MessageType.TRAIN, ttl=deadline or None)
         replies = ask(self._grid, messages, deadline)
-        answers, lost = {}, {}
+        answers, norms, lost = {}, {}, {}
         for task in tasks:
             try:
-                answers[task.client] = self._read(task, replies[task.client])
+                answers[task.client], norms[task.client] = self._read(task, replies[task.client])
             except Refused as reason:
                 lost[task.client] = str(reason)
-                who = f"client {task.client} at node {serving[task.client]}"
-                _log.warning("round %d: nothing from %s: %s", task.round.number, who, reason)
+        if norms:
+            model = {norm_of("delta"): float(broadcast["phi"].norm())}
+            too_long = self._bound.judge(tasks[0].round.number, norms, model)
+            lost.update(too_long)
+            answers = {client: answer for client, answer in answers.items() if client not in too_long}
+            self._members.save(self._folder)
+        for client in lost:
+            who = f"client {client} at node {serving[client]}"
+            _log.warning("round %d: nothing from %s: %s", tasks[0].round.number, who, lost[client])
         if answers and len(answers) < self._options.min_replies:
             few = f"only {len(answers)} of the {self._options.min_replies} replies that a round needs"
             _log.warning("round %d: %s; nothing moves", tasks[0].round.number, few)
@@ -78,7 +92,7 @@ class GridEngine:
         sums = []
         for client, node in serving.items():
             try:
-                sums.append(read_tested(content(replies[client]), self._options.max_examples))
+                sums.append(read_tested(content(replies[client]), self._nodes.tests(client)))
             except Refused as reason:
                 _log.warning("no test result from client %d at node %d: %s", client, node, reason)
         return total(sums)
@@ -86,15 +100,15 @@ class GridEngine:
     def close(self) -> None:
         """Nothing was started: the nodes are not the server's to end."""
 
-    def _read(self, task: Task, reply: Message | str) -> Answer:
-        """A reply as the round loop takes it, with the receipt that the server keeps of it."""
-        answer = self._uploads.read(content(reply), task, self._job.data.clients.size(task.client))
+    def _read(self, task: Task, reply: Message | str) -> tuple[Answer, dict[str, Measured]]:
+        """A reply as the round loop takes it, with the receipt that the server keeps of it, and its norms."""
+        answer, norms = self._uploads.read(content(reply), task, self._job.data.clients.size(task.client))
         receipt = {_VISIT: torch.tensor([task.round.number])} if self._job.traffic.kept else {}
-        return replace(answer, keep=receipt)
+        return replace(answer, keep=receipt), norms
 
     def _ask(self, client: int) -> Order:
         data = self._job.data
-        return Order(self._federation, len(data.clients), client, data.classes)
+        return Order(self._members.name, len(data.clients), client, data.classes)
 
     def _order(self, task: Task, visit: int) -> Order:
         round = task.round

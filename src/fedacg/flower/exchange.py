@@ -22,8 +22,6 @@ _UNREADABLE = (
     DecodeError,
 )
 """How Flower's reader ends on bytes that no honest node sends; that the SuperLink is gone is no node's fault."""
-_MOST_WORDS = 300
-"""Of what a node says went wrong, so much is passed on."""
 
 Key = TypeVar("Key")
 
@@ -33,18 +31,19 @@ class Post(Generic[Key]):
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._awaited: dict[str, Key] = {}
+        self._awaited: dict[str, tuple[Key, int]] = {}
+        """By the id of a message, what its reply is found by and the node that must send it."""
 
     def send(self, key: Key, message: Message) -> bool:
         """Send a message; False where Flower does not take it, as when its node has just gone."""
         sent = [identity for identity in self._grid.push_messages([message]) if identity]
-        self._awaited.update(dict.fromkeys(sent, key))
+        self._awaited.update(dict.fromkeys(sent, (key, message.metadata.dst_node_id)))
         return bool(sent)
 
     def collect(self) -> dict[Key, Message | str]:
-        """The replies that have come since the last time, by their keys, or why one cannot be read."""
+        """The replies that have come since the last time, one to a message, or why one cannot be read."""
         come: dict[Key, Message | str] = {}
-        for identity, key in list(self._awaited.items()):
+        for identity, (key, node) in list(self._awaited.items()):
             try:
                 found = list(self._grid.pull_messages([identity]))
             except _UNREADABLE as error:
@@ -52,7 +51,9 @@ class Post(Generic[Key]):
             else:
                 if not found:
                     continue
-                come[key] = found[0]
+                # That a node is gone is said by the SuperLink in its place.
+                fitting = (reply for reply in found if reply.has_error() or reply.metadata.src_node_id == node)
+                come[key] = next(fitting, "it is the reply of another node")
             del self._awaited[identity]
         return come
 
@@ -86,5 +87,5 @@ def content(reply: Message | str) -> RecordDict:
     if isinstance(reply, str):
         raise Refused(reply)
     if reply.has_error():
-        raise Refused(" ".join((reply.error.reason or "an error").split())[:_MOST_WORDS])
+        raise Refused(reply.error.reason or "an error")
     return reply.content

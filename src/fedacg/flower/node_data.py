@@ -40,7 +40,8 @@ class NodeData:
     data: FederatedData
 
     def announce(self) -> Announcement:
-        return Announcement(self.client, len(self.examples), self.data.classes, self.data.shape, __version__)
+        data = self.data
+        return Announcement(self.client, len(self.examples), len(data.test), data.classes, data.shape, __version__)
 
     def as_client(self, classes: int, clients: int) -> FederatedData:
         """The data as one of so many clients of a federation with so many classes."""

@@ -27,8 +27,9 @@ _REMIND = 30
 class Nodes:
     """The nodes of a grid; once they have a roll, the clients that are there to be asked."""
 
-    def __init__(self, grid: Grid, max_examples: int) -> None:
-        self._grid, self._max_examples = grid, max_examples
+    def __init__(self, grid: Grid, check: Callable[[Announcement], None]) -> None:
+        """Nodes whose announcements pass a check; it raises Refused."""
+        self._grid, self._check = grid, check
         self._post: Post[int] = Post(grid)
         self._asked: set[int] = set()
         self._announced: dict[int, Announcement] = {}
@@ -41,8 +42,10 @@ class Nodes:
 
     @property
     def announced(self) -> list[Announcement]:
-        """What the connected nodes said of themselves, by client and each client once."""
-        found = {node.client: node for node in self._announced.values()}
+        """What the connected nodes said of themselves, by client; of twins the first to be heard counts."""
+        found: dict[int | str, Announcement] = {}
+        for said in self._announced.values():
+            found.setdefault(said.client, said)
         return sorted(found.values(), key=_place)
 
     def gather(self, count: int) -> None:
@@ -68,6 +71,10 @@ class Nodes:
     def serving(self) -> dict[int, int]:
         """The node of each client that is there."""
         return {client: node for node, client in self._numbers.items()}
+
+    def tests(self, client: int) -> int:
+        """How many test examples the node of a client that is there announced."""
+        return self._announced[self.serving[client]].tests
 
     def _wait(self, there: Callable[[], int], count: int) -> None:
         self._look()
@@ -97,7 +104,8 @@ class Nodes:
         self._enrol()
 
     def _hear(self, node: int, reply: Message | str) -> Announcement:
-        found = read_announcement(content(reply), self._max_examples)
+        found = read_announcement(content(reply))
+        self._check(found)
         if found.version != __version__:
             _log.warning("node %d has fedacg %s, the server %s", node, found.version, __version__)
         return found

@@ -13,7 +13,7 @@ from fedacg.config.experiment import Experiment, parse
 from fedacg.config.recipe import find
 from fedacg.config.sections import EngineSettings, SaveSettings, Section
 from fedacg.errors import InputError
-from fedacg.flower.checks import MAX_EXAMPLES
+from fedacg.flower.checks import MAX_NORM, NORM_FACTOR
 
 
 class ServerOptions(Section):
@@ -33,14 +33,25 @@ class ServerOptions(Section):
     """Seconds that a round waits for replies; 0 waits until each has come or its node is given up by Flower."""
     min_replies: int = Field(1, ge=1)
     """With fewer, nothing moves in a round; and no round begins with fewer nodes."""
-    max_examples: int = Field(int(MAX_EXAMPLES), ge=1)
-    """A node that says it has more is not believed."""
-    max_norm: float = Field(1e6, gt=0)
+    max_examples: int = Field(0, ge=0)
+    """A node that says it has more is not believed; 0 goes by what is usual among the nodes."""
+    max_norm: float = Field(MAX_NORM, gt=0)
     """The longest vector that is taken; what is not finite has no length."""
+    norm_factor: float = Field(NORM_FACTOR, ge=0)
+    """No vector is taken that is longer than so many times the usual; 0 sets no such bound."""
+    max_parameters: int = Field(10**8, ge=1)
+    """With nodes' own data, the largest network that is made for the inputs and classes that nodes announce."""
     classes: int = Field(0, ge=0)
     """With nodes' own data, how many classes there are; 0 goes by the nodes that are there at the start."""
+    shape: str = Field("", pattern=r"^([1-9]\d{0,9}(,[1-9]\d{0,9}){0,7})?$")
+    """With nodes' own data, the shape of an input, such as 3,32,32; without it, that of most nodes."""
     tested_by: Literal["auto", "nodes", "nobody"] = "auto"
     """Who tests the model: `auto` is the server where it has a test set, and otherwise the nodes, on theirs."""
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The shape of an input as numbers, none where it is not set."""
+        return tuple(map(int, self.shape.split(","))) if self.shape else ()
 
 
 class NodeOptions(Section):

@@ -16,7 +16,8 @@ from fedacg.core import messages
 from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import InputError
-from fedacg.flower.checks import Refused, Shaped, check_size, read_arrays
+from fedacg.flower.checks import MAX_EXAMPLES, Refused, Shaped, check_size, plain, read_arrays
+from fedacg.flower.usual import Measured
 from fedacg.simulation.engine import Answer, Evaluation, Job, Task
 
 ARRAYS, ORDER, METRICS, CLIENT = "arrays", "order", "metrics", "client"
@@ -24,6 +25,11 @@ ARRAYS, ORDER, METRICS, CLIENT = "arrays", "order", "metrics", "client"
 
 _MOST_CLASSES = 10**6
 _LONGEST_NAME = 64
+_MOST_SIDES = 8
+_MOST_INPUTS = 10**8
+"""An input of more numbers is not believed."""
+_MOST_LOSS = 1e6
+"""Nor is a greater mean loss, of either sign."""
 _AROUND = 4096
 """Bytes that a reply may have beside its vectors."""
 
@@ -59,6 +65,8 @@ class Announcement:
     client: int | str
     """The number of a client of the experiment's split, or the name of a node with data of its own."""
     examples: int
+    tests: int
+    """How many test examples it has."""
     classes: int
     shape: tuple[int, ...]
     version: str
@@ -111,23 +119,32 @@ class UploadReader:
         }
         self._most = job.traffic.bytes_up + _AROUND
 
-    def read(self, content: RecordDict, task: Task, examples: int) -> Answer:
-        """A client's answer to a task; it announced to have so many examples."""
+    def read(self, content: RecordDict, task: Task, examples: int) -> tuple[Answer, dict[str, Measured]]:
+        """A client's answer to a task, and how long its vectors are; it announced to have so many examples."""
         _check_records(content, arrays=1, metrics=1)
+        check_size(content, self._most)
         count, loss = _numbers(content, "num-examples", "loss")
         if count != examples:
             raise Refused(
                 f"num-examples is {count:g}, the node announced {examples}; if its data changed, restart it"
             )
-        check_size(content, self._most)
+        _check_loss(loss, 1)
         found = read_arrays(content, self._expected)
         message = {name: torch.from_numpy(values.copy()) for name, values in found.items()}
+        norms = {}
         for name, payload in message.items():
             vector = self._chain.decode(payload, self._like) if messages.is_encoded(name) else payload
             norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
             if not norm <= self._max_norm:
                 raise Refused(f"array {name!r} has the norm {norm:g}, at most {self._max_norm:g} is taken")
-        return Answer(task.client, examples, task.steps, loss, message, keep={})
+            side = name not in ("delta", "buffers")
+            norms[norm_of(name)] = Measured(norm, float(max(task.steps, 1)), either_way=side)
+        return Answer(task.client, examples, task.steps, loss, message, keep={}), norms
+
+
+def norm_of(name: str) -> str:
+    """What the norm of an array is called."""
+    return f"the norm of array {name!r}"
 
 
 def tested(sums: Evaluation) -> RecordDict:
@@ -135,34 +152,59 @@ def tested(sums: Evaluation) -> RecordDict:
     return RecordDict({METRICS: metrics})
 
 
-def read_tested(content: RecordDict, max_examples: int) -> Evaluation:
+def read_tested(content: RecordDict, tests: int) -> Evaluation:
+    """What a node found on its test examples; it announced to have so many."""
     _check_records(content, metrics=1)
+    check_size(content, _AROUND)
     examples, loss, correct = _numbers(content, "num-examples", "loss", "correct")
-    if not 0 <= correct <= examples <= max_examples or int(examples) != examples or int(correct) != correct:
-        raise Refused(f"{correct:g} of {examples:g} examples cannot be right; at most {max_examples} are believed")
-    return Evaluation(int(examples), loss, int(correct))
+    if examples != tests:
+        raise Refused(
+            f"num-examples is {examples:g}, the node announced {tests} tests; if its data changed, restart it"
+        )
+    if not 0 <= correct <= examples or int(correct) != correct:
+        raise Refused(f"{correct:g} of {examples:g} examples cannot be right")
+    _check_loss(loss, tests)
+    return Evaluation(tests, loss, int(correct))
+
+
+def _check_loss(loss: float, examples: int) -> None:
+    if abs(loss) > _MOST_LOSS * examples:
+        raise Refused(f"loss is {loss:g}, at most {_MOST_LOSS:g} an example is believed")
 
 
 def announcement(found: Announcement) -> RecordDict:
     return RecordDict({CLIENT: ConfigRecord({**asdict(found), "shape": list(found.shape)})})
 
 
-def read_announcement(content: RecordDict, max_examples: int) -> Announcement:
+def read_announcement(content: RecordDict) -> Announcement:
+    """What a node says of itself, if it can be; whether it fits the federation is for others to say."""
     _check_records(content, client=1)
-    match dict(content.config_records[CLIENT]):
-        case {
-            "client": int() | str() as client,
-            "examples": int(examples),
-            "classes": int(classes),
-            "shape": list(shape),
-            "version": str(version),
-        } if 0 < examples <= max_examples and 0 <= classes <= _MOST_CLASSES:
-            if isinstance(client, str) and not (client.isprintable() and 0 < len(client) <= _LONGEST_NAME):
-                raise Refused(f"its name is not one of 1 to {_LONGEST_NAME} printable characters")
-            if not all(isinstance(side, int) and side > 0 for side in shape):
-                raise Refused("its examples have no shape")
-            return Announcement(client, examples, classes, tuple(map(int, shape)), version[:_LONGEST_NAME])
-    raise Refused(f"it must tell client, shape, version, examples up to {max_examples} and classes")
+    check_size(content, _AROUND)
+    said = dict(content.config_records[CLIENT])
+    client, shape, version = said.get("client"), said.get("shape"), said.get("version")
+    most = {"examples": MAX_EXAMPLES, "tests": MAX_EXAMPLES, "classes": _MOST_CLASSES}
+    counts = [said[name] for name in most if _is_whole(said.get(name), most[name])]
+    if type(client) not in (int, str) or len(counts) < len(most) or not isinstance(shape, list):
+        raise Refused(
+            f"it must say client, shape, version, examples and tests up to {MAX_EXAMPLES:g}, and classes"
+        )
+    if not isinstance(version, str):
+        raise Refused("its version is no text")
+    examples, tests, classes = counts
+    if examples == 0:
+        raise Refused("it has no examples")
+    if isinstance(client, str) and not (client.isprintable() and 0 < len(client) <= _LONGEST_NAME):
+        raise Refused(f"its name is not one of 1 to {_LONGEST_NAME} printable characters")
+    if len(shape) > _MOST_SIDES or not all(_is_whole(side, math.inf) and side for side in shape):
+        raise Refused(f"its examples have no shape of up to {_MOST_SIDES} positive numbers")
+    if math.prod(shape) > _MOST_INPUTS:  # type: ignore[operator]
+        raise Refused(f"its inputs have the shape {shape}; at most {_MOST_INPUTS:g} numbers are believed")
+    return Announcement(client, examples, tests, classes, tuple(shape), plain(version, _LONGEST_NAME))  # type: ignore[arg-type]
+
+
+def _is_whole(value: object, most: float) -> bool:
+    """Whether something is a whole number from 0; True and False are none."""
+    return type(value) is int and 0 <= value <= most
 
 
 def _check_records(content: RecordDict, *, arrays: int = 0, metrics: int = 0, client: int = 0) -> None:
@@ -183,4 +225,4 @@ def _numbers(content: RecordDict, *names: str) -> list[float]:
     for name, value in zip(names, values, strict=True):
         if not isinstance(value, int | float) or not math.isfinite(value):
             raise Refused(f"{name} is {str(value)[:_LONGEST_NAME]}, expected one finite number")
-    return values  # type: ignore[return-value]
+    return [*map(float, values)]  # type: ignore[arg-type]

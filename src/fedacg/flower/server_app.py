@@ -2,19 +2,25 @@
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedacg.config.experiment import Experiment
+from fedacg.core.vector import clone, trainable
 from fedacg.errors import InputError
+from fedacg.flower.checks import Refused
 from fedacg.flower.engine import GridEngine
 from fedacg.flower.membership import FILE, Membership, NamedRoll, Roll, SplitRoll
 from fedacg.flower.nodes import Nodes
 from fedacg.flower.options import ServerOptions, has_own_data, read_experiment, server_options
-from fedacg.runs.build import load_data, prepare
+from fedacg.flower.records import Announcement
+from fedacg.models.size import parameters
+from fedacg.runs.build import Ingredients, load_data, prepare
 from fedacg.runs.folder import RunFolder
 from fedacg.runs.history import History, human_bytes
 from fedacg.runs.runner import Result, play
@@ -45,21 +51,24 @@ def serve(experiment: Experiment, grid: Grid, config: Mapping[str, Any]) -> Resu
     if options.overwrite:
         (folder / FILE).unlink(missing_ok=True)
     members = Membership.open(folder)
-    nodes = Nodes(grid, options.max_examples)
+    nodes = Nodes(grid, partial(_check_network, experiment, options))
     roll = _roll(experiment, options, folder, members, nodes)
     nodes.open(roll, options.min_replies)
     cohort = experiment.cohort.count(len(roll.data.clients))
     if options.min_replies > cohort:
         raise InputError(f"min-replies = {options.min_replies}: only {cohort} clients are asked in a round")
     members.save(folder)
+    ingredients = prepare(experiment, roll.data)
+    if isinstance(roll, NamedRoll):
+        roll.clients.dtype = _input_type(ingredients)
     _log.info("run folder: %s", folder)
     result = play(
         experiment,
-        prepare(experiment, roll.data),
+        ingredients,
         folder=folder,
         resume=not options.overwrite,
         overwrite=options.overwrite,
-        engine=GridEngine(grid, nodes, options, members.name),
+        engine=GridEngine(grid, nodes, options, members, folder),
         presence=nodes,
         observers=[Log()],
     )
@@ -77,7 +86,36 @@ def _roll(experiment: Experiment, options: ServerOptions, folder: Path, members:
     if count == 0:
         raise InputError("nodes = 0: with nodes' own data, say how many must be there before the first round")
     nodes.gather(count)
-    return NamedRoll(folder, members, nodes.announced, options.classes)
+    return NamedRoll(folder, members, nodes.announced, options)
+
+
+def _input_type(ingredients: Ingredients) -> torch.dtype:
+    """The type of inputs that a network takes: that of its parameters, or whole numbers, as ids of symbols are."""
+    module = clone(ingredients.module).eval()
+    own = trainable(module)[0].dtype
+    try:
+        with torch.no_grad():
+            module(torch.zeros(1, *ingredients.data.shape, dtype=own))
+    except (InputError, RuntimeError, TypeError):
+        return torch.int64
+    return own
+
+
+def _check_network(experiment: Experiment, options: ServerOptions, found: Announcement) -> None:
+    """Refuse a node whose inputs the experiment's network does not take, or for which it would be too large."""
+    if not has_own_data(experiment):
+        return
+    model, classes = experiment.model, options.classes or found.classes
+    try:
+        # A node that has seen one class is welcome: others may have seen more.
+        size = parameters(model.name, classes=max(classes, 2), shape=found.shape, **model.options)
+    except InputError as error:
+        raise Refused(str(error)) from None
+    if size > options.max_parameters:
+        raise Refused(
+            f"with inputs of shape {found.shape} and {classes} classes, the network has {size:.3g} parameters, "
+            f"at most {options.max_parameters:g} are taken; max-parameters sets how many"
+        )
 
 
 class Log:

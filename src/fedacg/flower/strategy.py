@@ -8,13 +8,14 @@ use any framework. The clients' penalty is in client.py, what replies must look 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from numbers import Real
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
@@ -22,7 +23,8 @@ from numpy.typing import NDArray
 
 from fedacg import methods
 from fedacg.errors import InputError
-from fedacg.flower.checks import MAX_EXAMPLES, sort_out
+from fedacg.flower.checks import EXAMPLES_FACTOR, MAX_EXAMPLES, MAX_NORM, NORM_FACTOR, plain, read_arrays, sort_out
+from fedacg.flower.usual import Measured, MedianBound
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -30,6 +32,11 @@ BATCH_NORM = ("*running_mean", "*running_var")
 """PyTorch's names of statistics that are averaged: ahead of its mean a variance could be negative."""
 
 _log = logging.getLogger("flwr")
+_UPDATE, _FLOATS, _INTEGERS = (
+    "the norm of the update",
+    "the norm of the change of statistics",
+    "the norm of the change of counters",
+)
 
 
 class FedACG(FedAvg):
@@ -45,13 +52,18 @@ class FedACG(FedAvg):
         plain: Patterns of names of arrays that are averaged as FedAvg does, with no momentum: statistics that
             no gradient moves, by default those of PyTorch's BatchNorm. Arrays of integers never have momentum
             and stay integers.
-        max_examples: A reply that says it stands for more examples is refused.
+        max_examples: A reply that says it stands for more examples is refused; without it, one that says it
+            stands for more than 100 times what is usual.
         max_bytes: A reply with more bytes is refused.
+        max_norm: A reply whose update is longer is refused.
+        norm_factor: So is one whose update is longer than so many times the usual: the median of this round or of
+            one of the last ten, where three or more replied, and at least a twentieth of the model's norm; where
+            never so many replied, a quarter of that. 0 sets no such bound.
 
     A reply with names, shapes or types other than those sent, with values that are not finite or without a
-    credible count of examples is refused and logged with its node; the round goes on with the others. A round
-    without replies moves nothing. `momentum` is m by name: to continue elsewhere, save it beside the arrays and
-    put it back.
+    credible count of examples is refused and logged with its node, and so is a second reply of a node, or one of
+    a node that was not asked; the round goes on with the others. A round without replies moves nothing. `momentum`
+    is m by name: to continue elsewhere, save it beside the arrays and put it back.
     """
 
     def __init__(
@@ -60,19 +72,24 @@ class FedACG(FedAvg):
         lam: float = 0.85,
         server_lr: float = 1.0,
         plain: Sequence[str] = BATCH_NORM,
-        max_examples: float = MAX_EXAMPLES,
+        max_examples: float | None = None,
         max_bytes: int | None = None,
+        max_norm: float = MAX_NORM,
+        norm_factor: float = NORM_FACTOR,
         **kwargs: Any,
     ) -> None:
         options = methods.complete("fedacg", {"lam": lam, "server_lr": server_lr})
         if isinstance(plain, str) or not all(isinstance(pattern, str) for pattern in plain):
             raise InputError(f"plain = {plain!r}: must be a list of patterns, such as ['*running_mean']")
-        for name, limit in {"max_examples": max_examples, "max_bytes": max_bytes}.items():
+        limits = {"max_examples": max_examples, "max_bytes": max_bytes, "max_norm": max_norm}
+        for name, limit in {**limits, "norm_factor": norm_factor or None}.items():
             if limit is not None and not (isinstance(limit, Real) and limit > 0):
                 raise InputError(f"{name} = {limit!r}: must be a number above 0")
         super().__init__(*args, **kwargs)
         self.lam, self.server_lr, self.plain = options["lam"], options["server_lr"], tuple(plain)
-        self.max_examples, self.max_bytes = max_examples, max_bytes
+        self.max_examples, self.max_bytes, self.max_norm = max_examples, max_bytes, max_norm
+        self._norms = MedianBound(norm_factor, "norm_factor")
+        self._train, self._evaluate = _Asked(max_examples), _Asked(max_examples)
         self.momentum: Arrays = {}
         self._theta: Arrays = {}
         self._sent: Arrays = {}
@@ -88,16 +105,32 @@ class FedACG(FedAvg):
         self._theta = {name: array.numpy() for name, array in arrays.items()}
         self._check()
         self._sent = self._ahead(self._theta, self.momentum)
-        return super().configure_train(
+        messages = super().configure_train(
             server_round=server_round, arrays=_record(self._sent), config=config, grid=grid
         )
+        return self._train.sent(messages)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As FedAvg."""
+        messages = super().configure_evaluate(server_round=server_round, arrays=arrays, config=config, grid=grid)
+        return self._evaluate.sent(messages)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Move m and θ by the average of the replies that are sound."""
-        sound = self._sound(replies, self._sent, self.train_metrics_aggr_fn)
-        arrays, metrics = super().aggregate_train(server_round=server_round, replies=sound)
+        sound, named_alike = self._sound(
+            server_round, replies, self._train, self.train_metrics_aggr_fn, expected=self._sent
+        )
+        own = self.train_metrics_aggr_fn
+        if not named_alike:  # there is nothing in them that a function of the user's could look for
+            self.train_metrics_aggr_fn = aggregate_metricrecords
+        try:
+            arrays, metrics = super().aggregate_train(server_round=server_round, replies=sound)
+        finally:
+            self.train_metrics_aggr_fn = own
         if arrays is None:
             return None, metrics
         theta, momentum = self._step({name: array.numpy() for name, array in arrays.items()})
@@ -109,8 +142,9 @@ class FedACG(FedAvg):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """As FedAvg, over the replies that are sound."""
-        sound = self._sound(replies, None, self.evaluate_metrics_aggr_fn)
-        return super().aggregate_evaluate(server_round=server_round, replies=sound)
+        sound, named_alike = self._sound(server_round, replies, self._evaluate, self.evaluate_metrics_aggr_fn)
+        errors = [reply for reply in sound if reply.has_error()]
+        return super().aggregate_evaluate(server_round=server_round, replies=sound if named_alike else errors)
 
     def _check(self) -> None:
         """What is to be trained is finite, and patterns and momentum belong to it."""
@@ -150,21 +184,97 @@ class FedACG(FedAvg):
         return theta, momentum
 
     def _sound(
-        self, replies: Iterable[Message], expected: Arrays | None, average: Callable[..., MetricRecord]
-    ) -> list[Message]:
-        """The replies without those that are refused; errors that nodes report stay in, for FedAvg to log."""
+        self,
+        server_round: int,
+        replies: Iterable[Message],
+        asked: "_Asked",
+        average: Callable[..., MetricRecord],
+        expected: Arrays | None = None,
+    ) -> tuple[list[Message], bool]:
+        """The replies without those that are refused, and whether their metrics are named alike.
+
+        Errors that nodes report stay in, for FedAvg to log.
+        """
         replies = list(replies)
-        sound, refused = sort_out(
+        found = sort_out(
             replies,
             expected,
+            asked=asked.nodes,
+            usual=asked.usual,
             same_lengths=average is aggregate_metricrecords,
             weighted_by=self.weighted_by_key,
-            max_examples=self.max_examples,
+            max_examples=self.max_examples or MAX_EXAMPLES,
             max_bytes=self.max_bytes,
         )
-        for node, reason in refused:
+        asked.usual = found.usual or asked.usual
+        sound = {reply.metadata.src_node_id: reply for reply in found.sound}
+        too_many = asked.counts.judge(server_round, {node: self._count(reply) for node, reply in sound.items()})
+        sound = {node: reply for node, reply in sound.items() if node not in too_many}
+        too_long = {} if expected is None else self._too_long(server_round, sound, expected)
+        for node, reason in (*found.refused, *too_many.items(), *too_long.items()):
             _log.warning("refused the reply of node %d: %s", node, reason)
-        return [reply for reply in replies if reply.has_error()] + sound
+        named_alike = found.usual is not None or not found.sound
+        if not named_alike:
+            _log.warning("the nodes do not report the same metrics; those of this round are not averaged")
+        errors = [_readable(reply) for reply in replies if reply.has_error()]
+        return [*errors, *(reply for node, reply in sound.items() if node not in too_long)], named_alike
+
+    def _count(self, reply: Message) -> dict[str, Measured]:
+        """The number of examples of a sound reply."""
+        (metrics,) = reply.content.metric_records.values()
+        return {self.weighted_by_key: Measured(float(metrics[self.weighted_by_key]))}  # type: ignore[arg-type]
+
+    def _too_long(self, server_round: int, sound: Mapping[int, Message], sent: Arrays) -> dict[int, str]:
+        """Whose update is longer than can be taken, and why."""
+        refused: dict[int, str] = {}
+        measured: dict[int, dict[str, Measured]] = {}
+        for node, reply in sound.items():
+            arrays = read_arrays(reply.content, sent)
+            change = {name: np.subtract(arrays[name], sent[name], dtype=_wide(sent[name])) for name in sent}
+            norms = self._norms_by_kind(change)
+            for kind, norm in norms.items():
+                if norm > self.max_norm:
+                    refused[node] = f"{kind} is {norm:g}, at most {self.max_norm:g} is taken"
+            if node not in refused:
+                measured[node] = {kind: Measured(norm) for kind, norm in norms.items()}
+        model = {_UPDATE: self._norms_by_kind(sent).get(_UPDATE, 0.0)}
+        return refused | self._norms.judge(server_round, measured, model)
+
+    def _norms_by_kind(self, arrays: Arrays) -> dict[str, float]:
+        """Norms of what has momentum, of other floats and of integers, which are of different sizes by nature."""
+        squares: dict[str, float] = {}
+        for name, value in arrays.items():
+            kind = _UPDATE if self._has_momentum(name) else _FLOATS if value.dtype.kind in "fc" else _INTEGERS
+            with np.errstate(over="ignore"):
+                squares[kind] = squares.get(kind, 0.0) + float(np.square(np.abs(value), dtype=np.float64).sum())
+        return {kind: math.sqrt(square) for kind, square in squares.items()}
+
+
+class _Asked:
+    """What a strategy remembers of one kind of message: who was sent it, and what replies are usually like."""
+
+    def __init__(self, max_examples: float | None) -> None:
+        self.nodes: set[int] | None = None
+        self.usual: Hashable = None
+        # With a bound of the user's own, that one counts alone.
+        self.counts = MedianBound(EXAMPLES_FACTOR if max_examples is None else 0, "max_examples")
+
+    def sent(self, messages: Iterable[Message]) -> Iterable[Message]:
+        """The messages, whose receivers are noted."""
+        listed = list(messages)
+        self.nodes = {message.metadata.dst_node_id for message in listed}
+        return listed
+
+
+def _readable(reply: Message) -> Message:
+    """An error that a node reports, whose words Flower will log as they are."""
+    reply.error = Error(reply.error.code, plain(reply.error.reason or "an error"))
+    return reply
+
+
+def _wide(value: NDArray[Any]) -> np.dtype[Any]:
+    """A type in which values of another one can be subtracted without overflow."""
+    return np.dtype(np.complex128 if value.dtype.kind == "c" else np.float64)
 
 
 def _like(theta: NDArray[Any], value: Any) -> NDArray[Any]:

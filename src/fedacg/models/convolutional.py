@@ -1,4 +1,4 @@
-"""The small convolutional networks: `cnn` for desk-scale runs, `lenet`, and LEAF's for FEMNIST and CelebA.
+"""The small convolutional networks: `cnn` for small-scale runs, `lenet`, and LEAF's for FEMNIST and CelebA.
 
 ReLU follows the max-pool, not the other way round: both orders have the same values and gradients, and
 this one rectifies a quarter of the entries. ResNet-18 lives in resnet.py, the checks of shape in __init__.py.

@@ -14,7 +14,7 @@ from fedacg.config.experiment import show
 from fedacg.config.sections import DataSettings
 from fedacg.core import plugins
 from fedacg.core.randomness import numpy_generator
-from fedacg.data import catalogue
+from fedacg.data import catalogue, origins
 from fedacg.errors import InputError
 from fedacg.report import labels
 from fedacg.report.labels import Figures, LabelCounts
@@ -77,7 +77,7 @@ def _split_of(run: Run) -> Split:
     if name not in catalogue.NAMES:
         raise InputError(f"{name}: not a data set of the catalogue, so its split is not dealt anew here")
     if catalogue.where(name) is None:
-        raise InputError(f"{name}: not at hand, so its split cannot be shown; fedacg data get {name} fetches it")
+        raise InputError(f"{name}: not available, so its split cannot be shown{origins.or_get(name)}")
     try:
         settings = DataSettings.model_validate(run.experiment["data"])
     except ValidationError:

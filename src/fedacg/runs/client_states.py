@@ -71,9 +71,12 @@ class ClientStates:
         """Make sure that the states after a round are on the disk, before a checkpoint counts on them."""
         for client in self._unsettled:
             for visit in [visit for visit in self._visits[client] if visit <= round][-1:]:
-                descriptor = os.open(self._path(client, visit), os.O_RDONLY)
-                os.fsync(descriptor)
-                os.close(descriptor)
+                path = self._path(client, visit)
+                try:
+                    with path.open("rb") as file:
+                        os.fsync(file.fileno())
+                except OSError as error:
+                    raise RunError(f"{path}: cannot be written: {error}") from error
 
     def forget(self, round: int) -> None:
         """Remove what nobody can ask for any more, now that a checkpoint of this round is on the disk."""

@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -123,7 +124,8 @@ class RunFolder:
     def close(self) -> None:
         """Let go of the folder."""
         if self._metrics is not None:
-            self._metrics.close()
+            with suppress(OSError):  # a line that could not be written was reported when it was added
+                self._metrics.close()
         self._lock.close()
 
     def _acquire(self) -> IO[str]:

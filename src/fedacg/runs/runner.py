@@ -5,7 +5,7 @@ This is where the rooms meet; each part of the work lives in its own.
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -140,6 +140,8 @@ def _play(
     flat = _flat(ingredients, federation.server)
     vector = flat.canonical()
     summary = summarise(experiment, history, vector)
+    if origin := ingredients.data.origin:
+        summary["data"] = asdict(origin)
     if store:
         store.finish(summary)
     return Result(flat.release(), history, vector, summary, store.path if store else None)

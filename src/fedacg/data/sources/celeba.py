@@ -4,6 +4,8 @@ Made from the files that CelebA's makers distribute, by LEAF's rules, and decode
 Decoding lives in jpegs.py, what becomes of the arrays in prepared.py.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,28 +14,34 @@ import torch
 
 from fedacg.core.randomness import numpy_generator
 from fedacg.data.examples import Contents, Owners
-from fedacg.data.files import damaged, missing
-from fedacg.data.prepared import StoredExamples, array_file, prepare
-from fedacg.data.sources import jpegs
-from fedacg.data.sources.jpegs import Files, FolderFiles
+from fedacg.data.files import altered, checksum, damaged, is_dir, is_file
+from fedacg.data.listing import Listing
+from fedacg.data.prepared import StoredExamples, prepare
+from fedacg.data.progress import progress
+from fedacg.data.published import PUBLISHED, Published
+from fedacg.data.sources import jpegs, packed
+from fedacg.data.sources.base import Source
+from fedacg.data.sources.packed import Files, FolderFiles, is_image
 
-_VERSION = 1
 _IMAGES = "img_align_celeba"
 _ARCHIVE = "img_align_celeba.zip"
 _PERSONS = "identity_CelebA.txt"
 _ATTRIBUTES = "list_attr_celeba.txt"
 _LABEL = "Smiling"
 _OWNERS = ("names", "train-offsets", "test-offsets")
+_DIFFERENCES = "differences.json"
 _LEAST = 5
 """Images that a person must have."""
 _TRAIN = 0.9
 """How much of a person's images is for training, rounded down."""
+_HEADER = 2
+"""Lines that some copies have above the persons: the number of images, the names of the columns."""
 Persons = dict[int, list[str]]
 """The images of each person, in order."""
 
 
 @dataclass(frozen=True)
-class CelebASource:
+class CelebASource(Source):
     """Where CelebA may lie, and what is made of it.
 
     Persons with at least five images are the owners, in the order of their numbers. A random nine tenths of a
@@ -41,52 +49,100 @@ class CelebASource:
     same in every experiment. Images are resized to a square (bicubic, Pillow's default), whatever their shape.
     """
 
+    md5: Mapping[str, str]
+    """Of the lists."""
     name: str = "celeba"
-    places: tuple[str, ...] = ("celeba", "celeba/raw", "leaf/celeba/data/raw")
+    folders: tuple[str, ...] = ("celeba", "celeba/raw", "leaf/celeba/data/raw")
     side: int = 84
+    classes: int = 2
+    images: int = 202_599
+    """Of all persons."""
+    published: Published = PUBLISHED["celeba"]
+    wanted: str = f"{_IMAGES}/ (or {_ARCHIVE}), {_PERSONS} and {_ATTRIBUTES}"
+    version: int = 2
 
-    def find(self, root: Path) -> Path | None:
-        """The first of the places that has most of the parts."""
-        places = [place for folder in self.places if (place := root / folder).is_dir()]
-        return max(places, key=lambda place: sum(part.exists() for part in _parts(place)), default=None)
+    def places(self, root: Path) -> list[Path]:
+        return [root / folder for folder in self.folders]
 
-    def read(self, root: Path) -> Contents:
+    def copies(self, root: Path) -> list[Path]:
+        """The places that have one of the parts, those with most of them first."""
+        held = {place: sum(self._held(place)) for place in self.places(root)}
+        return sorted((place for place in held if held[place]), key=lambda place: -held[place])
+
+    def listing(self, copy: Path) -> Listing:
+        for part, there in zip((_ARCHIVE, _PERSONS, _ATTRIBUTES), self._held(copy), strict=True):
+            if not there:
+                other = f" (and so is {_IMAGES}/)" if part == _ARCHIVE else ""
+                raise damaged(self.name, copy / part, f"is missing{other}")
+        images = self._images(copy)
+        if is_file(self.name, images):
+            return Listing(self.name, copy, copy, (_ARCHIVE, _PERSONS, _ATTRIBUTES))
+        folder = images.relative_to(copy)
+        names = FolderFiles(self.name, images).images("")
+        return Listing(self.name, copy, copy, (_PERSONS, _ATTRIBUTES, *(f"{folder}/{name}" for name in names)))
+
+    def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """The training and the test examples, person after person: images (N, 3, 84, 84) in bytes."""
-        place = self.find(root)
-        if place is None:
-            wanted = f"{_IMAGES}/ (or {_ARCHIVE}), {_PERSONS} and {_ATTRIBUTES}"
-            raise missing(self.name, [root / folder for folder in self.places], wanted)
-        parts = _parts(place)
-        for part in parts:
-            if not part.exists():
-                other = f" (and so is {_IMAGES}/)" if part.name == _ARCHIVE else ""
-                raise damaged(self.name, part, f"is missing{other}")
-        prepared = prepare(self.name, _VERSION, parts, lambda into: self._decode(place, into))
-        names, train, test = (np.load(prepared / f"{array}.npy") for array in _OWNERS)
+        folder = prepare(self.version, listing, lambda into: self._decode(listing.copy, into), fresh=fresh)
+        names, train, test = (np.load(folder / f"{array}.npy") for array in _OWNERS)
         owners = Owners(tuple(map(str, names)), torch.from_numpy(train), torch.from_numpy(test))
-        return Contents(StoredExamples.open(prepared, "train"), StoredExamples.open(prepared, "test"), owners)
+        differences = tuple(json.loads((folder / _DIFFERENCES).read_text()))
+        parts = (StoredExamples.open(folder, part) for part in ("train", "test"))
+        return Contents(next(parts), next(parts), owners, differences=differences)
+
+    def _held(self, place: Path) -> tuple[bool, bool, bool]:
+        """Whether the images, the persons and the attributes are there."""
+        persons, attributes = (is_file(self.name, place / file) for file in (_PERSONS, _ATTRIBUTES))
+        images = self._images(place)
+        return images.suffix == "" or is_file(self.name, images), persons, attributes
+
+    def _images(self, place: Path) -> Path:
+        """The folder of images, which may lie in one of the same name, or else the archive."""
+        unpacked = place / _IMAGES
+        for folder in (unpacked, unpacked / _IMAGES):
+            if is_dir(self.name, folder) and FolderFiles(self.name, folder).has_images():
+                return folder
+        return place / _ARCHIVE
+
+    def _top(self, entries: list[str]) -> str:
+        """The folder of an archive that has the most images."""
+        folders = [entry.rpartition("/")[0] for entry in entries if is_image(entry.rpartition("/")[2])]
+        return max(dict.fromkeys(folders), key=folders.count, default=_IMAGES)
 
     def _decode(self, place: Path, into: Path) -> None:
         texts = FolderFiles(self.name, place)
         smiles = self._smiles(texts)
         persons = self._persons(texts, smiles)
-        images = _parts(place)[0]
-        with jpegs.opened(self.name, place if images.is_dir() else images) as files:
+        differences = self._altered(texts)
+        if len(smiles) != self.images:
+            differences.append(f"has {len(smiles)} images where there should be {self.images}")
+        with packed.opened(self.name, self._images(place), self._top) as files:
             self._compare(files, smiles)
             cuts = [_cut(person, shown) for person, shown in persons.items()]
             np.save(into / "names.npy", np.array(list(persons), np.int64))
-            with jpegs.progress(self.name, sum(map(len, persons.values()))) as advance:
+            with progress(f"preparing {self.name}, once", sum(map(len, persons.values())), "images") as advance:
                 for part, stretches in zip(("train", "test"), zip(*cuts, strict=True), strict=True):
                     chosen = [image for stretch in stretches for image in stretch]
-                    x = array_file(into, f"{part}-x", (len(chosen), 3, self.side, self.side))
-                    jpegs.decode_all(files, [f"{_IMAGES}/{image}" for image in chosen], x, advance, resize=True)
+                    jpegs.decode_all(files, chosen, into, f"{part}-x", self.side, advance, resize=True)
                     np.save(into / f"{part}-y.npy", np.array([smiles[image] for image in chosen], np.int64))
                     np.save(into / f"{part}-offsets.npy", np.cumsum([0, *map(len, stretches)], dtype=np.int64))
+        (into / _DIFFERENCES).write_text(json.dumps(differences))
+
+    def _altered(self, texts: Files) -> list[str]:
+        """The lists whose lines are not the published ones; line ends and a header make no difference."""
+        found = []
+        for file, published in self.md5.items():
+            data = texts.read(file)
+            rows = data.replace(b"\r\n", b"\n").splitlines(keepends=True)
+            without = (b"".join(rows[header:]) for header in (range(_HEADER + 1) if file == _PERSONS else (0,)))
+            if all(checksum(each, published) != published for each in (data, *without)):
+                found.append(f"has {file}, which {altered(checksum(data, published), published)}")
+        return found
 
     def _smiles(self, texts: Files) -> dict[str, int]:
         """Every image, and 1 where its person smiles."""
         path = texts.path(_ATTRIBUTES)
-        rows = jpegs.lines(texts, _ATTRIBUTES)
+        rows = packed.lines(texts, _ATTRIBUTES)
         count, attributes = (next(rows, (0, [""]))[1] for _ in range(2))
         if len(count) != 1 or not count[0].isdecimal():
             raise damaged(self.name, path, "does not begin with the number of its images")
@@ -112,7 +168,9 @@ class CelebASource:
         """The persons with enough images, in the order of their numbers."""
         path = texts.path(_PERSONS)
         person_of: dict[str, int] = {}
-        for number, words in jpegs.lines(texts, _PERSONS):
+        for number, words in packed.lines(texts, _PERSONS):
+            if number <= _HEADER and not is_image(words[0]):
+                continue
             if len(words) != 2 or not words[1].isdecimal():
                 what = f"has not an image and a person's number in line {number}: {' '.join(words)[:60]!r}"
                 raise damaged(self.name, path, what)
@@ -132,15 +190,9 @@ class CelebASource:
 
     def _compare(self, files: Files, smiles: dict[str, int]) -> None:
         """Refuse images without a line, and lines without an image."""
-        for image in sorted(smiles.keys() ^ set(files.images(_IMAGES))):
+        for image in sorted(smiles.keys() ^ set(files.images(""))):
             what = "is missing" if image in smiles else f"has no line in {_ATTRIBUTES}"
-            raise damaged(self.name, files.path(f"{_IMAGES}/{image}"), what)
-
-
-def _parts(place: Path) -> tuple[Path, Path, Path]:
-    """The images, unpacked or as an archive, and the two lists."""
-    unpacked = place / _IMAGES
-    return unpacked if unpacked.is_dir() else place / _ARCHIVE, place / _PERSONS, place / _ATTRIBUTES
+            raise damaged(self.name, files.path(image), what)
 
 
 def _cut(person: int, images: list[str]) -> tuple[list[str], list[str]]:
@@ -150,4 +202,6 @@ def _cut(person: int, images: list[str]) -> tuple[list[str], list[str]]:
     return [images[i] for i in sorted(order[:train])], [images[i] for i in sorted(order[train:])]
 
 
-CELEBA = CelebASource()
+CELEBA = CelebASource(
+    md5={_PERSONS: "32bd1bd63d3c78cd57e08160ec5ed1e2", _ATTRIBUTES: "75e246fa4810816ffd6ee81facbd244c"}
+)

@@ -15,8 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from fedacg.data.examples import Contents, TensorExamples
-from fedacg.data.files import check, damaged, missing
+from fedacg.data.files import altered, checksum, damaged, file_checksum, is_dir, is_file, read_bytes, wrong_size
+from fedacg.data.listing import Listing
+from fedacg.data.origins import published_md5
+from fedacg.data.published import PUBLISHED, Published
 from fedacg.data.sources import pickles
+from fedacg.data.sources.base import Source
 
 PIXELS = 3 * 32 * 32
 Records = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -29,8 +33,11 @@ class Binary:
 
     label_bytes: int
 
-    def size(self, records: int) -> int | None:
-        return records * (self.label_bytes + PIXELS)
+    def fault(self, size: int, records: int, *, partial: bool) -> str | None:
+        """What is wrong with the size of a file of so many records, or of any number of whole ones."""
+        expected = records * (self.label_bytes + PIXELS)
+        right = size % (self.label_bytes + PIXELS) == 0 if partial else size == expected
+        return None if right else wrong_size(size, expected)
 
     def decode(self, data: bytes) -> Records:
         rows = np.frombuffer(data, np.uint8).reshape(-1, self.label_bytes + PIXELS)
@@ -43,7 +50,7 @@ class Pickled:
 
     label_key: str
 
-    def size(self, records: int) -> int | None:
+    def fault(self, size: int, records: int, *, partial: bool) -> str | None:
         return None
 
     def decode(self, data: bytes) -> Records:
@@ -58,11 +65,11 @@ class Pickled:
 
 @dataclass(frozen=True)
 class Batch:
-    """One published file, with its number of records and the md5 that is published (None: not known)."""
+    """One published file, with its number of records and its checksum (None: not known)."""
 
     file: str
     records: int
-    md5: str | None = None
+    checksum: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,46 +83,75 @@ class Layout:
     test: tuple[Batch, ...]
     format: Binary | Pickled
 
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        return self.train + self.test
+
 
 @dataclass(frozen=True)
-class CifarSource:
+class CifarSource(Source):
     """Where a CIFAR data set may lie, and what must be in it."""
 
     name: str
     classes: int
+    published: Published
     layouts: tuple[Layout, ...]
+    wanted: str = "the folder or the archive as it is distributed"
 
-    def find(self, root: Path) -> Path | None:
-        """The first whole folder or archive; else the first folder that is there at all."""
-        folders = [(layout, root / layout.folder) for layout in self.layouts]
-        whole = [at for layout, at in folders if all((at / b.file).is_file() for b in layout.train + layout.test)]
-        archives = [at for layout in self.layouts if (at := root / layout.archive).is_file()]
-        partial = [at for _, at in folders if at.is_dir()]
-        return next(iter(whole + archives + partial), None)
+    def places(self, root: Path) -> list[Path]:
+        return [root / place for layout in self.layouts for place in (layout.folder, layout.archive)]
 
-    def read(self, root: Path) -> Contents:
+    def copies(self, root: Path) -> list[Path]:
+        """The whole folders, then the archives, then the folders with some of the files."""
+        held = {root / layout.folder: self._held(root / layout.folder) for layout in self.layouts}
+        whole = [folder for folder, batches in held.items() if len(batches) == len(self._layout(folder).batches)]
+        archives = [at for layout in self.layouts if is_file(self.name, at := root / layout.archive)]
+        some = [folder for folder, batches in held.items() if batches and folder not in whole]
+        return whole + archives + some
+
+    def listing(self, copy: Path) -> Listing:
+        if is_file(self.name, copy):
+            return Listing(self.name, copy, copy.parent, (copy.name,))
+        return Listing(self.name, copy, copy, tuple(batch.file for batch in self._held(copy)))
+
+    def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """The training and the test examples: images (N, 3, 32, 32) in bytes, fine labels."""
-        where = self.find(root)
-        if where is None:
-            places = [root / place for layout in self.layouts for place in (layout.folder, layout.archive)]
-            raise missing(self.name, places, "the folder or the archive as it is distributed")
-        layout = next(layout for layout in self.layouts if where.name in (layout.folder, layout.archive))
-        files = self._unpacked(where, layout) if where.is_dir() else self._packed(where, layout)
-        decoded = {file: self._decode(where, layout, file, data) for file, data in files}
-        return Contents(_together(decoded, layout.train), _together(decoded, layout.test))
+        copy = listing.copy
+        layout, unpacked = self._layout(copy), is_dir(self.name, copy)
+        files = self._unpacked(copy, layout) if unpacked else self._packed(copy, layout)
+        differences: list[str] = []
+        if not unpacked and any(batch.checksum is None for batch in layout.batches):
+            found = file_checksum(self.name, copy, layout.archive_md5)
+            if found != layout.archive_md5:
+                differences.append(altered(found, layout.archive_md5))
+        decoded: dict[Batch, Records] = {}
+        for batch, data in files:
+            decoded[batch] = self._decode(copy, layout, batch, data, partial=partial)
+            if batch.checksum and (found := checksum(data, batch.checksum)) != batch.checksum:
+                differences.append(f"has {batch.file}, which {altered(found, batch.checksum)}")
+        lacking = [batch.file for batch in layout.batches if batch not in decoded]
+        differences += [f"lacks {file}" for file in lacking]
+        for what, batches in (("training", layout.train), ("test", layout.test)):
+            if not any(batch in decoded for batch in batches):
+                raise damaged(self.name, copy, f"has none of the {what} examples")
+        if differences and not partial:
+            raise damaged(self.name, copy, differences[0])
+        parts = (_together(decoded, batches) for batches in (layout.train, layout.test))
+        return Contents(next(parts), next(parts), differences=tuple(differences))
+
+    def _layout(self, copy: Path) -> Layout:
+        return next(layout for layout in self.layouts if copy.name in (layout.folder, layout.archive))
+
+    def _held(self, folder: Path) -> list[Batch]:
+        batches = self._layout(folder).batches
+        return [batch for batch in batches if is_file(self.name, folder / batch.file)]
 
     def _unpacked(self, folder: Path, layout: Layout) -> Iterator[tuple[Batch, bytes]]:
-        for batch in layout.train + layout.test:
-            path = folder / batch.file
-            if not path.is_file():
-                raise damaged(self.name, path, "is missing")
-            yield batch, path.read_bytes()
+        for batch in self._held(folder):
+            yield batch, read_bytes(self.name, folder / batch.file)
 
     def _packed(self, archive: Path, layout: Layout) -> Iterator[tuple[Batch, bytes]]:
-        batches = layout.train + layout.test
-        if any(batch.md5 is None for batch in batches):
-            check(self.name, archive, archive.read_bytes(), None, layout.archive_md5)
-        wanted = {f"{layout.folder}/{batch.file}": batch for batch in batches}
+        wanted = {f"{layout.folder}/{batch.file}": batch for batch in layout.batches}
         try:
             with tarfile.open(archive, "r:gz") as tar:
                 for member in tar:
@@ -124,18 +160,19 @@ class CifarSource:
                         yield batch, file.read()
         except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
             raise damaged(self.name, archive, f"cannot be unpacked ({error})") from None
-        if wanted:
-            raise damaged(self.name, archive, f"lacks {', '.join(sorted(wanted))}")
 
-    def _decode(self, where: Path, layout: Layout, batch: Batch, data: bytes) -> Records:
-        path = where / batch.file
-        check(self.name, path, data, layout.format.size(batch.records), batch.md5)
+    def _decode(self, copy: Path, layout: Layout, batch: Batch, data: bytes, *, partial: bool) -> Records:
+        path = copy / batch.file
+        if fault := layout.format.fault(len(data), batch.records, partial=partial):
+            raise damaged(self.name, path, fault)
         try:
             x, y = layout.format.decode(data)
         except pickles.Refused as refusal:
             raise damaged(self.name, path, str(refusal)) from None
-        if len(x) != batch.records:
+        if len(x) != batch.records and not partial:
             raise damaged(self.name, path, f"has {len(x)} images where there should be {batch.records}")
+        if not len(x):
+            raise damaged(self.name, path, "is empty")
         if not 0 <= y.min() <= y.max() < self.classes:
             raise damaged(
                 self.name, path, f"has labels from {y.min()} to {y.max()}, beyond 0 to {self.classes - 1}"
@@ -144,19 +181,21 @@ class CifarSource:
 
 
 def _together(decoded: dict[Batch, Records], batches: tuple[Batch, ...]) -> TensorExamples:
-    x = np.concatenate([decoded[batch][0] for batch in batches]).reshape(-1, 3, 32, 32)
-    y = np.concatenate([decoded[batch][1] for batch in batches])
+    there = [decoded[batch] for batch in batches if batch in decoded]
+    x = np.concatenate([pixels for pixels, _ in there]).reshape(-1, 3, 32, 32)
+    y = np.concatenate([labels for _, labels in there])
     return TensorExamples(torch.from_numpy(x), torch.from_numpy(y))
 
 
 CIFAR10 = CifarSource(
     name="cifar10",
     classes=10,
+    published=PUBLISHED["cifar10"],
     layouts=(
         Layout(
             folder="cifar-10-batches-bin",
             archive="cifar-10-binary.tar.gz",
-            archive_md5="c32a1d4ab5d03f1284b67883e8d87530",
+            archive_md5=published_md5("cifar-10-binary.tar.gz"),
             train=(
                 Batch("data_batch_1.bin", 10_000, "5dd7e06a14cb22eb9f671a540d1b7c25"),
                 Batch("data_batch_2.bin", 10_000, "5ea93a67294ea407fff1d09f752e9692"),
@@ -186,13 +225,16 @@ CIFAR10 = CifarSource(
 CIFAR100 = CifarSource(
     name="cifar100",
     classes=100,
+    published=PUBLISHED["cifar100"],
     layouts=(
         Layout(
             folder="cifar-100-binary",
             archive="cifar-100-binary.tar.gz",
-            archive_md5="03b5dce01913d631647c71ecec9e9cb8",
-            train=(Batch("train.bin", 50_000),),  # only the archive's md5 is published
-            test=(Batch("test.bin", 10_000),),
+            archive_md5=published_md5("cifar-100-binary.tar.gz"),
+            train=(
+                Batch("train.bin", 50_000, "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"),
+            ),
+            test=(Batch("test.bin", 10_000, "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"),),
             format=Binary(label_bytes=2),
         ),
         Layout(

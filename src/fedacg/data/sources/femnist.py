@@ -5,9 +5,9 @@ arrays of bytes in files (prepared.py). LEAF must have cut by sample: then the s
 """
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,53 +16,85 @@ import torch
 from numpy.typing import NDArray
 
 from fedacg.data.examples import Contents, Owners
-from fedacg.data.files import damaged, missing
+from fedacg.data.files import damaged, entries, is_dir, unreadable
+from fedacg.data.listing import Listing
 from fedacg.data.prepared import StoredExamples, array_file, prepare
+from fedacg.data.progress import progress
+from fedacg.data.published import PUBLISHED, Published
+from fedacg.data.sources.base import Source
 from fedacg.errors import InputError
 
 PIXELS = 28 * 28
 CLASSES = 62
 _NAME = "femnist"
-_VERSION = 1
 _PARTS = ("train", "test")
+_DIFFERENCES = "differences.json"
+_NUMBER = re.compile(r"all_data_(\d+)_")
+"""In the names that LEAF gives its files, which it counts from 0 in both folders."""
 Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class FemnistSource:
+class FemnistSource(Source):
     """Where LEAF's folders `train` and `test` may lie."""
 
-    places: tuple[str, ...] = ("leaf/femnist/data", "femnist/data", "femnist")
+    name: str = _NAME
+    classes: int = CLASSES
+    folders: tuple[str, ...] = ("leaf/femnist/data", "femnist/data", "femnist")
+    published: Published = PUBLISHED["femnist"]
+    wanted: str = "LEAF's folders train and test, with their .json files,"
+    version: int = 2
 
-    def find(self, root: Path) -> Path | None:
-        """The first folder with JSON files in both parts; else the first with one of the parts."""
-        folders = [root / place for place in self.places]
-        whole = [folder for folder in folders if all(_files(folder / part) for part in _PARTS)]
-        half = [folder for folder in folders if any((folder / part).is_dir() for part in _PARTS)]
-        return next(iter(whole + half), None)
+    def places(self, root: Path) -> list[Path]:
+        return [root / folder / part / "*.json" for folder in self.folders for part in _PARTS]
 
-    def read(self, root: Path) -> Contents:
+    def copies(self, root: Path) -> list[Path]:
+        """The folders with JSON files in both parts, then those with some in one."""
+        folders = [root / folder for folder in self.folders]
+        held = {folder: sum(bool(_files(folder / part)) for part in _PARTS) for folder in folders}
+        return sorted((folder for folder in folders if held[folder]), key=lambda folder: -held[folder])
+
+    def listing(self, copy: Path) -> Listing:
+        paths = [path for part in _PARTS for path in _files(copy / part)]
+        return Listing(_NAME, copy, copy, tuple(f"{path.parent.name}/{path.name}" for path in paths))
+
+    def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """Images (N, 1, 28, 28) in bytes, writer after writer in the order of their names."""
-        where = self.find(root)
-        if where is None:
-            looked = [root / place / part / "*.json" for place in self.places for part in _PARTS]
-            raise missing(_NAME, looked, "LEAF's folders train and test, with their .json files,")
-        files = {part: _files(where / part) for part in _PARTS}
+        copy = listing.copy
+        files = {part: _files(copy / part) for part in _PARTS}
         for part, found in files.items():
             if not found:
-                raise damaged(_NAME, where / part, "has no .json files")
-        at = prepare(_NAME, _VERSION, [*files["train"], *files["test"]], partial(_make, files))
+                raise damaged(_NAME, copy / part, "has no .json files")
+        at = prepare(self.version, listing, lambda folder: _make(files, folder), fresh=fresh)
         names = tuple(np.load(at / "names.npy").tolist())
         train, test = (torch.from_numpy(np.load(at / f"{part}-offsets.npy")) for part in _PARTS)
-        owners = Owners(names, train, test)
-        return Contents(StoredExamples.open(at, "train"), StoredExamples.open(at, "test"), owners)
+        differences = tuple(json.loads((at / _DIFFERENCES).read_text()))
+        parts = (StoredExamples.open(at, part) for part in _PARTS)
+        return Contents(next(parts), next(parts), Owners(names, train, test), differences=differences)
 
 
 FEMNIST = FemnistSource()
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.json"))
+    if not is_dir(_NAME, folder):
+        return []
+    return [folder / entry.name for entry in entries(_NAME, folder) if entry.name.endswith(".json")]
+
+
+def _gaps(files: dict[str, list[Path]]) -> list[str]:
+    """Files that are not there, by the numbers that LEAF gives them; other names say nothing."""
+    numbers = {
+        part: {int(found[1]) for path in paths if (found := _NUMBER.match(path.name))}
+        for part, paths in files.items()
+    }
+    last = max((number for found in numbers.values() for number in found), default=-1)
+    return [
+        f"lacks {part}/all_data_{number}_….json"
+        for part in _PARTS
+        for number in range(last + 1)
+        if numbers[part] and number not in numbers[part]
+    ]
 
 
 @dataclass(frozen=True)
@@ -76,7 +108,13 @@ class _Writer:
 
 
 def _make(files: dict[str, list[Path]], folder: Path) -> None:
-    parts = {part: _gather(files[part], folder / f"{part}.raw") for part in _PARTS}
+    megabytes = {path: path.stat().st_size >> 20 for paths in files.values() for path in paths}
+    with progress(f"preparing {_NAME}, once", sum(megabytes.values()), "MB") as advance:
+        gathered = {
+            part: _gather(files[part], folder / f"{part}.raw", lambda path: advance(megabytes[path]))
+            for part in _PARTS
+        }
+    parts = {part: writers for part, (writers, _) in gathered.items()}
     names = sorted(parts["train"])
     for name, writer in parts["test"].items():
         if name not in parts["train"]:
@@ -85,15 +123,23 @@ def _make(files: dict[str, list[Path]], folder: Path) -> None:
     for part, writers in parts.items():
         _store(folder, part, names, writers)
     np.save(folder / "names.npy", np.array(names))
+    differences = _gaps(files)
+    if untested := [name for name in names if name not in gathered["test"][1]]:
+        differences.append(f"has {len(untested)} writers who are not in test, such as {untested[0]!r}")
+    (folder / _DIFFERENCES).write_text(json.dumps(differences))
 
 
-def _gather(paths: list[Path], raw: Path) -> dict[str, _Writer]:
-    """Append the images of a part to one file, in the order in which they come."""
+def _gather(paths: list[Path], raw: Path, read: Callable[[Path], None]) -> tuple[dict[str, _Writer], set[str]]:
+    """Append the images of a part to one file, in the order in which they come; who has some, and who is named."""
     writers: dict[str, _Writer] = {}
+    named: set[str] = set()
     images = 0
     with raw.open("wb") as out:
         for path in paths:
             for name, x, y in _read(path):
+                named.add(name)
+                if not len(y):
+                    continue
                 if name in writers:
                     # LEAF puts a writer in one file. The files of an older run, if joined, would bring images
                     # twice, and test images into the training set.
@@ -103,9 +149,10 @@ def _gather(paths: list[Path], raw: Path) -> dict[str, _Writer]:
                 writers[name] = _Writer(path, images, y)
                 images += len(y)
                 out.write(x.tobytes())
+            read(path)
     if not writers:
         raise damaged(_NAME, paths[0].parent, "has no images")
-    return writers
+    return writers, named
 
 
 def _store(folder: Path, part: str, names: list[str], writers: dict[str, _Writer]) -> None:
@@ -125,7 +172,7 @@ def _store(folder: Path, part: str, names: list[str], writers: dict[str, _Writer
 
 
 def _read(path: Path) -> Iterator[tuple[str, Bytes, Bytes]]:
-    """The writers of a file that have images: name, images one a row, labels."""
+    """The writers of a file: name, images one a row, labels; some have none."""
     users: Any = None
     sizes: Any = None
     found: dict[str, int] = {}
@@ -136,8 +183,7 @@ def _read(path: Path) -> Iterator[tuple[str, Bytes, Bytes]]:
                 for name in json_text.members():
                     x, y = _images(path, name, json_text.value())
                     found[name] = len(y)
-                    if len(y):
-                        yield name, x, y
+                    yield name, x, y
             elif key == "users":
                 users = json_text.value()
             elif key == "num_samples":
@@ -146,7 +192,7 @@ def _read(path: Path) -> Iterator[tuple[str, Bytes, Bytes]]:
                 json_text.value()
         json_text.end()
     except OSError as error:
-        raise damaged(_NAME, path, f"cannot be read ({error.strerror})") from None
+        raise unreadable(_NAME, path, error) from None
     except UnicodeDecodeError as error:
         raise damaged(_NAME, path, f"is not text ({error.reason} at byte {error.start})") from None
     except json.JSONDecodeError as error:

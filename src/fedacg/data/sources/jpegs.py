@@ -1,230 +1,129 @@
-"""JPEG files by the ten thousand, in a folder or in a zip file, decoded into one array.
+"""JPEG files by the ten thousand, decoded into one array by as many processes as there are cores.
 
-Which files there are, and what they show, the readers of the data sets know. Archives are read as they are,
-never unpacked to disk.
+Which files there are, and what they show, the readers of the data sets know; packed.py reads them. Pixels go
+straight from the processes into the array's file, so that memory does not grow with the data set.
 """
 
-import io
 import os
-import threading
-import warnings
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+import pickle
+import queue
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedacg.data.files import damaged
+from fedacg.data.prepared import array_file
+from fedacg.data.sources import decode
+from fedacg.data.sources.decode import Fault
+from fedacg.data.sources.packed import Files
+from fedacg.errors import RunError
 
-_LARGEST = 1 << 26
-"""Bytes of a file, and pixels of an image, beyond which it cannot be part of a data set."""
-_ENDINGS = (".jpg", ".jpeg")
 _STEP = 100
-"""Images that a thread decodes in one go."""
-_THREADS = min(4, os.cpu_count() or 1)
-"""Pillow lets go of the interpreter while it decodes. Two threads are half as fast again as one with CelebA's
-images, and no faster with Tiny-ImageNet's, where most of the time goes into Python's own work."""
-
-
-class Files(Protocol):
-    """Files of a data set by their names, which have their folders in them: `val/images/val_0.JPEG`."""
-
-    dataset: str
-
-    def path(self, name: str) -> Path:
-        """Where a file lies, as errors name it."""
-        ...
-
-    def folders(self, folder: str) -> list[str]:
-        """The names of the folders in a folder, in order."""
-        ...
-
-    def images(self, folder: str) -> list[str]:
-        """The names of the JPEG files in a folder, in order."""
-        ...
-
-    def has(self, name: str) -> bool: ...
-
-    def read(self, name: str) -> bytes: ...
-
-
-class FolderFiles:
-    """Files below a folder."""
-
-    def __init__(self, dataset: str, base: Path) -> None:
-        self.dataset, self._base = dataset, base
-
-    def path(self, name: str) -> Path:
-        return self._base / name
-
-    def folders(self, folder: str) -> list[str]:
-        return sorted(entry.name for entry in self._entries(folder) if entry.is_dir())
-
-    def images(self, folder: str) -> list[str]:
-        return sorted(entry.name for entry in self._entries(folder) if _is_image(entry.name))
-
-    def has(self, name: str) -> bool:
-        return self.path(name).is_file()
-
-    def read(self, name: str) -> bytes:
-        path = self.path(name)
-        try:
-            with path.open("rb") as file:
-                data = file.read(_LARGEST + 1)
-        except FileNotFoundError:
-            raise damaged(self.dataset, path, "is missing") from None
-        except OSError as error:
-            raise damaged(self.dataset, path, f"cannot be read ({error.strerror})") from None
-        return _limited(self.dataset, path, data)
-
-    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
-        path = self.path(folder)
-        try:
-            with os.scandir(path) as entries:
-                return [entry for entry in entries if not entry.name.startswith(".")]
-        except FileNotFoundError:
-            raise damaged(self.dataset, path, "is missing") from None
-        except OSError as error:
-            raise damaged(self.dataset, path, f"cannot be read as a folder ({error.strerror})") from None
-
-
-class ZipFiles:
-    """Files in a zip file, which stays open."""
-
-    def __init__(self, dataset: str, archive: Path, opened: zipfile.ZipFile) -> None:
-        self.dataset, self._archive, self._opened = dataset, archive, opened
-        self._lock = threading.Lock()
-        self._members = frozenset(opened.namelist())
-        self._names: dict[str, list[str]] = {}
-        for entry in self._members:
-            folder, _, name = entry.rpartition("/")
-            names = self._names.setdefault(folder, [])
-            if _is_image(name):
-                names.append(name)
-
-    def path(self, name: str) -> Path:
-        return self._archive / name
-
-    def folders(self, folder: str) -> list[str]:
-        below = (at.removeprefix(f"{folder}/") for at in self._names if at.startswith(f"{folder}/"))
-        names = {at.split("/")[0] for at in below}
-        if not names and folder not in self._names:
-            raise damaged(self.dataset, self._archive, f"lacks {folder}/")
-        return sorted(name for name in names if not name.startswith("."))
-
-    def images(self, folder: str) -> list[str]:
-        if folder not in self._names:
-            raise damaged(self.dataset, self._archive, f"lacks {folder}/")
-        return sorted(self._names[folder])
-
-    def has(self, name: str) -> bool:
-        return name in self._members
-
-    def read(self, name: str) -> bytes:
-        try:
-            with self._lock, self._opened.open(name) as file:
-                data = file.read(_LARGEST + 1)
-        except KeyError:
-            raise damaged(self.dataset, self._archive, f"lacks {name}") from None
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-            raise damaged(self.dataset, self.path(name), f"cannot be unpacked ({error})") from None
-        return _limited(self.dataset, self.path(name), data)
-
-
-@contextmanager
-def opened(dataset: str, base: Path) -> Iterator[Files]:
-    """The files below a folder or in a zip file."""
-    if base.is_dir():
-        yield FolderFiles(dataset, base)
-        return
-    try:
-        archive = zipfile.ZipFile(base)
-    except (zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:
-        raise damaged(dataset, base, f"cannot be read as a zip file ({error})") from None
-    with archive:
-        yield ZipFiles(dataset, base, archive)
-
-
-def lines(files: Files, name: str) -> Iterator[tuple[int, list[str]]]:
-    """The lines of a text file that are not empty: their numbers, from 1, and their words."""
-    try:
-        text = files.read(name).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise damaged(files.dataset, files.path(name), "is not a text file") from None
-    for number, line in enumerate(text.splitlines(), 1):
-        if words := line.split():
-            yield number, words
+"""Images that a process decodes in one go."""
+_FEW = 500
+"""So many are decoded here: to start processes takes longer."""
 
 
 def decode_all(
-    files: Files, names: Sequence[str], into: NDArray[np.uint8], advance: Callable[[int], None], *, resize: bool
+    files: Files,
+    names: Sequence[str],
+    folder: Path,
+    array: str,
+    side: int,
+    advance: Callable[[int], None],
+    *,
+    resize: bool,
 ) -> None:
-    """Decode files into an array (N, 3, side, side); images of another size are resized, or refused."""
+    """Decode files into an array (N, 3, side, side) in a folder; other sizes are resized, or refused."""
+    offset = array_file(folder, array, (len(names), 3, side, side)).offset  # type: ignore[attr-defined]
+    path = folder / f"{array}.npy"
+    size = 3 * side * side
+    starts = range(0, len(names), _STEP)
+    few = len(names) <= _FEW
+    count = 1 if few else min(_cores(), len(starts))
+    workers: list[_Here | _Process] = []
+    idle: queue.SimpleQueue[_Here | _Process] = queue.SimpleQueue()
 
     def decode_some(first: int) -> int:
-        for position, name in enumerate(names[first : first + _STEP], first):
-            try:
-                into[position] = decode(files.read(name), into.shape[-1], resize=resize)
-            except Undecodable as what:
-                raise damaged(files.dataset, files.path(name), str(what)) from None
-        return len(names[first : first + _STEP])
+        chosen = names[first : first + _STEP]
+        images = [files.read(name) for name in chosen]
+        worker = idle.get()
+        try:
+            fault = worker.decode(offset + first * size, images)
+        finally:
+            idle.put(worker)
+        if fault is not None:
+            raise damaged(files.dataset, files.path(chosen[fault[0]]), fault[1])
+        return len(chosen)
 
-    pool = ThreadPoolExecutor(_THREADS)
+    # Threads read files and wait for processes; each holds the files of one step and no more.
+    pool = ThreadPoolExecutor(count)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Pillow, about notes in a file that are not part of the picture
-            for count in pool.map(decode_some, range(0, len(names), _STEP)):
-                advance(count)
+        for _ in range(count):
+            workers.append((_Here if few else _Process)(path, side, resize=resize))
+            idle.put(workers[-1])
+        for done in pool.map(decode_some, starts):
+            advance(done)
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.stop()
+        pool.shutdown()  # those that waited for a process have been answered or failed by now
+        for worker in workers:
+            worker.close()
 
 
-class Undecodable(Exception):
-    """What is wrong with an image."""
+class _Here:
+    """Decodes in this process."""
+
+    def __init__(self, path: Path, side: int, *, resize: bool) -> None:
+        self._side, self._resize = side, resize
+        self._file = os.open(path, os.O_WRONLY)
+
+    def decode(self, at: int, images: list[bytes]) -> Fault | None:
+        return decode.decode_into(self._file, at, images, self._side, resize=self._resize)
+
+    def stop(self) -> None:
+        """Nothing can be hurried here."""
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
-def decode(data: bytes, side: int, *, resize: bool) -> NDArray[np.uint8]:
-    """The pixels (3, side, side) of a JPEG file; a grey image has three equal channels."""
-    try:
-        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-            width, height = image.size
-            if not resize and (width, height) != (side, side):
-                raise Undecodable(f"is {width}×{height} pixels, not {side}×{side}")
-            if width * height > _LARGEST:
-                raise Undecodable(f"is {width}×{height} pixels, too large to be part of the data set")
-            # Resized before it is converted, as LEAF does.
-            shaped = image.resize((side, side), Image.Resampling.BICUBIC) if resize else image
-            return np.asarray(shaped.convert("RGB")).transpose(2, 0, 1)
-    except Image.DecompressionBombError:
-        raise Undecodable("is an image too large to be part of the data set") from None
-    except (OSError, SyntaxError, ValueError) as error:
-        reason = "not a JPEG file" if isinstance(error, UnidentifiedImageError) else error
-        raise Undecodable(f"cannot be decoded ({reason})") from None
+class _Process:
+    """Decodes in a process of its own."""
+
+    def __init__(self, path: Path, side: int, *, resize: bool) -> None:
+        # By its path and not by its name: importing the package would import torch.
+        program = [sys.executable, "-P", str(Path(decode.__file__))]
+        arguments = [str(path), str(side), "resize" if resize else "keep"]
+        self._process = subprocess.Popen(program + arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def decode(self, at: int, images: list[bytes]) -> Fault | None:
+        assert self._process.stdin
+        assert self._process.stdout
+        try:
+            pickle.dump((at, images), self._process.stdin)
+            self._process.stdin.flush()
+            fault: Fault | None = pickle.load(self._process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            code = self._process.wait()
+            raise RunError(f"a process that decodes images ended with code {code}; is memory short?") from None
+        return fault
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe
+            with suppress(OSError):  # what was still to be sent
+                pipe.close()
 
 
-@contextmanager
-def progress(dataset: str, images: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere; gives what moves it on by a number of images."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(f"preparing {dataset}, once", total=images)
-        yield lambda count: bar.advance(task, count)
-
-
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(_ENDINGS) and not name.startswith(".")
-
-
-def _limited(dataset: str, path: Path, data: bytes) -> bytes:
-    if len(data) > _LARGEST:
-        raise damaged(dataset, path, f"is larger than {_LARGEST >> 20} MiB")
-    return data
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -8,7 +8,6 @@ role's words are found lives in plays.py.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedacg.data.examples import Contents, Owners
-from fedacg.data.files import damaged, missing
+from fedacg.data.files import damaged, is_file, read_bytes
+from fedacg.data.listing import Listing
 from fedacg.data.prepared import MappedArray, prepare
+from fedacg.data.published import PUBLISHED, Published
+from fedacg.data.sources.base import Source
 from fedacg.data.sources.plays import roles
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -28,7 +30,6 @@ One that is not among them gets the last code, which is what LEAF's own look-up 
 """
 WINDOW = 80
 _NAME = "shakespeare"
-_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -61,25 +62,32 @@ class WindowExamples:
 
 
 @dataclass(frozen=True)
-class ShakespeareSource:
+class ShakespeareSource(Source):
     """Where the text may lie."""
 
-    places: tuple[str, ...] = (
+    name: str = _NAME
+    classes: int = len(ALPHABET)
+    files: tuple[str, ...] = (
         "shakespeare/100.txt",
         "leaf/shakespeare/data/raw_data/raw_data.txt",
         "leaf/shakespeare/data/raw_data/100.txt",
     )
+    published: Published = PUBLISHED["shakespeare"]
+    wanted: str = "100.txt of Project Gutenberg, the text of 1994 that LEAF takes,"
+    version: int = 2
 
-    def find(self, root: Path) -> Path | None:
-        return next((root / place for place in self.places if (root / place).is_file()), None)
+    def places(self, root: Path) -> list[Path]:
+        return [root / file for file in self.files]
 
-    def read(self, root: Path) -> Contents:
+    def copies(self, root: Path) -> list[Path]:
+        return [path for path in self.places(root) if is_file(_NAME, path)]
+
+    def listing(self, copy: Path) -> Listing:
+        return Listing(_NAME, copy, copy.parent, (copy.name,))
+
+    def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """Windows of every role that has one, role after role as they first speak."""
-        path = self.find(root)
-        if path is None:
-            looked = [root / place for place in self.places]
-            raise missing(_NAME, looked, "100.txt of Project Gutenberg, the text of 1994 that LEAF takes,")
-        folder = prepare(_NAME, _VERSION, [path], partial(_make, path))
+        folder = prepare(self.version, listing, lambda into: _make(listing.copy, into), fresh=fresh)
         names = tuple(np.load(folder / "names.npy").tolist())
         bounds = torch.from_numpy(np.load(folder / "bounds.npy"))
         train, test = cut(MappedArray(folder / "symbols.npy"), bounds)
@@ -108,9 +116,7 @@ def cut(symbols: MappedArray, bounds: Tensor) -> tuple[WindowExamples, WindowExa
 
 def _make(path: Path, folder: Path) -> None:
     try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise damaged(_NAME, path, f"cannot be read ({error.strerror})") from None
+        text = read_bytes(_NAME, path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise damaged(_NAME, path, f"is not text in UTF-8 ({error.reason} at byte {error.start})") from None
     spoken = {name: words for name, words in roles(text).items() if len(words) > WINDOW}

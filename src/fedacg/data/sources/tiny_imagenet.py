@@ -4,82 +4,115 @@ The test set is the published validation set, since the labels of the published 
 Decoding lives in jpegs.py, what becomes of the arrays in prepared.py.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedacg.data.examples import Contents
-from fedacg.data.files import damaged, missing
-from fedacg.data.prepared import StoredExamples, array_file, prepare
-from fedacg.data.sources import jpegs
-from fedacg.data.sources.jpegs import Files, FolderFiles
+from fedacg.data.files import altered, damaged, file_checksum, is_dir, is_file
+from fedacg.data.listing import Listing
+from fedacg.data.origins import published_md5
+from fedacg.data.prepared import StoredExamples, prepare
+from fedacg.data.progress import progress
+from fedacg.data.published import PUBLISHED, Published
+from fedacg.data.sources import jpegs, packed
+from fedacg.data.sources.base import Source
+from fedacg.data.sources.packed import Files, FolderFiles
 
-_VERSION = 1
 _ANNOTATIONS = "val/val_annotations.txt"
 _LAYOUT = f"train/<wnid>/images/, val/images/, {_ANNOTATIONS} and wnids.txt"
+_DIFFERENCES = "differences.json"
+_ARCHIVE_MD5 = published_md5("tiny-imagenet-200.zip")
 Labelled = list[tuple[str, int]]
 """Names of images and their labels."""
 
 
 @dataclass(frozen=True)
-class TinyImageNetSource:
+class TinyImageNetSource(Source):
     """Where Tiny-ImageNet may lie, and what must be in it.
 
     A class is a WordNet id (wnid). Labels count the wnids in their alphabetical order: those that wnids.txt lists,
-    else the folders in train/. How many images a class has is left open, but it must have one.
+    else the folders in train/.
     """
 
     name: str = "tiny-imagenet"
     folder: str = "tiny-imagenet-200"
     archive: str = "tiny-imagenet-200.zip"
+    archive_md5: str = _ARCHIVE_MD5
     classes: int = 200
     side: int = 64
+    published: Published = PUBLISHED["tiny-imagenet"]
+    wanted: str = f"the folder (with {_LAYOUT}) or the archive as it is distributed"
+    version: int = 2
 
-    def find(self, root: Path) -> Path | None:
-        """The folder, if it has its parts; else the archive; else the folder that is there at all."""
-        folder, archive = root / self.folder, root / self.archive
-        parts = (folder / "train", folder / "val" / "images", folder / _ANNOTATIONS)
-        if archive.is_file() and not all(part.exists() for part in parts):
-            return archive
-        return folder if folder.is_dir() else None
+    def places(self, root: Path) -> list[Path]:
+        return [root / self.folder, root / self.archive]
 
-    def read(self, root: Path) -> Contents:
+    def copies(self, root: Path) -> list[Path]:
+        """The folder, if it has its parts, the archive, or the folder if it has one of the parts."""
+        folder, archive = self.places(root)
+        base = self._base(folder)
+        parts = (base / "train", base / "val" / "images")
+        held = sum(is_dir(self.name, part) for part in parts) + is_file(self.name, base / _ANNOTATIONS)
+        archives = [archive] if is_file(self.name, archive) else []
+        if held == 3:
+            return [folder, *archives]
+        return [*archives, folder] if held else archives
+
+    def listing(self, copy: Path) -> Listing:
+        if is_file(self.name, copy):
+            return Listing(self.name, copy, copy.parent, (copy.name,))
+        files = FolderFiles(self.name, self._base(copy))
+        folders = ["val/images", *(f"train/{wnid}/images" for wnid in files.folders("train"))]
+        images = [f"{folder}/{image}" for folder in folders for image in files.images(folder)]
+        lists = filter(files.has, ("wnids.txt", _ANNOTATIONS))
+        return Listing(self.name, copy, files.path("."), (*lists, *images))
+
+    def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """The training and the test examples: images (N, 3, 64, 64) in bytes."""
-        where = self.find(root)
-        if where is None:
-            places = (root / self.folder, root / self.archive)
-            raise missing(self.name, places, f"the folder (with {_LAYOUT}) or the archive as it is distributed")
-        prepared = prepare(self.name, _VERSION, self._sources(where), lambda into: self._decode(where, into))
-        return Contents(StoredExamples.open(prepared, "train"), StoredExamples.open(prepared, "test"))
+        folder = prepare(self.version, listing, lambda into: self._decode(listing.copy, into), fresh=fresh)
+        differences = tuple(json.loads((folder / _DIFFERENCES).read_text()))
+        parts = (StoredExamples.open(folder, part) for part in ("train", "test"))
+        return Contents(next(parts), next(parts), differences=differences)
 
-    def _sources(self, where: Path) -> list[Path]:
-        """What tells that the files changed: not each image, which would take long, but each folder of images."""
-        if where.is_file():
-            return [where]
-        classes = FolderFiles(self.name, where).folders("train")
-        parts = ["wnids.txt", _ANNOTATIONS, "val/images", *(f"train/{wnid}/images" for wnid in classes)]
-        return [where / part for part in parts if (where / part).exists()]
+    def _base(self, folder: Path) -> Path:
+        """The folder itself, or one of the same name in it, as some programs unpack archives."""
+        inner = folder / folder.name
+        return inner if is_dir(self.name, inner / "train") else folder
 
-    def _decode(self, where: Path, into: Path) -> None:
-        base = where.parent if where.is_dir() else where  # in both, names begin with the folder's
-        with jpegs.opened(self.name, base) as files:
+    def _top(self, entries: list[str]) -> str:
+        """The folder of an archive that the data set lies in."""
+        ending = f"/{_ANNOTATIONS}"
+        tops = [f"/{entry}".removesuffix(ending).strip("/") for entry in entries if f"/{entry}".endswith(ending)]
+        return min(tops, key=len, default=self.folder)
+
+    def _decode(self, copy: Path, into: Path) -> None:
+        differences = []
+        base = self._base(copy)
+        with packed.opened(self.name, base, self._top) as files:
             wnids = self._wnids(files)
+            if base.is_file() and files.path("") == copy / self.folder:
+                # One that was packed again, under another folder, is judged by what is in it.
+                found = file_checksum(self.name, copy, self.archive_md5)
+                differences += [altered(found, self.archive_md5)] if found != self.archive_md5 else []
             parts = {"train": self._train(files, wnids), "test": self._test(files, wnids)}
-            with jpegs.progress(self.name, sum(map(len, parts.values()))) as advance:
+            with progress(f"preparing {self.name}, once", sum(map(len, parts.values())), "images") as advance:
                 for part, images in parts.items():
-                    x = array_file(into, f"{part}-x", (len(images), 3, self.side, self.side))
-                    jpegs.decode_all(files, [name for name, _ in images], x, advance, resize=False)
+                    names = [name for name, _ in images]
+                    jpegs.decode_all(files, names, into, f"{part}-x", self.side, advance, resize=False)
                     np.save(into / f"{part}-y.npy", np.array([label for _, label in images], np.int64))
+        (into / _DIFFERENCES).write_text(json.dumps(differences))
 
     def _wnids(self, files: Files) -> dict[str, int]:
         """Every class and its label."""
-        train = f"{self.folder}/train"
+        train = "train"
         folders = files.folders(train)
         listed = self._listed(files)
         wnids = folders if listed is None else listed
         if len(wnids) != self.classes:
-            place = files.path(train if listed is None else f"{self.folder}/wnids.txt")
+            place = files.path(train if listed is None else "wnids.txt")
             raise damaged(self.name, place, f"has {len(wnids)} classes where there should be {self.classes}")
         for wnid in sorted(set(wnids) ^ set(folders)):
             what = "is missing" if wnid in wnids else "is no class that wnids.txt lists"
@@ -88,10 +121,10 @@ class TinyImageNetSource:
 
     def _listed(self, files: Files) -> list[str] | None:
         """The wnids of wnids.txt; None where there is no such file."""
-        name = f"{self.folder}/wnids.txt"
+        name = "wnids.txt"
         if not files.has(name):
             return None
-        listed = [words[0] for _, words in jpegs.lines(files, name)]
+        listed = [words[0] for _, words in packed.lines(files, name)]
         if len(set(listed)) < len(listed):
             twice = next(wnid for wnid in listed if listed.count(wnid) > 1)
             raise damaged(self.name, files.path(name), f"lists {twice} twice")
@@ -100,7 +133,7 @@ class TinyImageNetSource:
     def _train(self, files: Files, wnids: dict[str, int]) -> Labelled:
         images: Labelled = []
         for wnid, label in wnids.items():
-            folder = f"{self.folder}/train/{wnid}/images"
+            folder = f"train/{wnid}/images"
             found = files.images(folder)
             if not found:
                 raise damaged(self.name, files.path(folder), "has no images (*.JPEG)")
@@ -109,10 +142,10 @@ class TinyImageNetSource:
 
     def _test(self, files: Files, wnids: dict[str, int]) -> Labelled:
         """The validation images in the order of their annotations."""
-        name, folder = f"{self.folder}/{_ANNOTATIONS}", f"{self.folder}/val/images"
+        name, folder = _ANNOTATIONS, "val/images"
         there = set(files.images(folder))
         labels: dict[str, int] = {}
-        for number, words in jpegs.lines(files, name):
+        for number, words in packed.lines(files, name):
             if len(words) < 2:
                 raise damaged(self.name, files.path(name), f"has no image and wnid in line {number}")
             image, wnid = words[:2]

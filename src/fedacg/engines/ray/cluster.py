@@ -13,8 +13,9 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, Literal
 
 import ray
+from ray._private import ray_constants
 
-from fedacg.errors import InputError
+from fedacg.errors import InputError, RunError
 
 _TIMEOUT = 5.0
 """Seconds that a cluster may take to answer; Ray itself would try for many minutes."""
@@ -23,6 +24,7 @@ _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0,
 _LONGEST_FOLDER = 20
 """Ray's sockets lie deep in its folder, and their paths may have 107 characters."""
 _LONGEST_REASON = 300
+_LOOPBACK = "127.0.0.1"
 
 
 class Cluster:
@@ -67,9 +69,15 @@ class Cluster:
             prefix="fedacg-ray-", dir=base if len(base) <= _LONGEST_FOLDER else "/tmp", ignore_cleanup_errors=True
         )
         try:
-            _connect(address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=self._folder.name)
+            with _loopback_only():
+                _connect(address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=self._folder.name)
         except Exception as error:
             raise InputError(f"engine.name = 'ray': no cluster could be started: {_reason(error)}") from None
+        host = ray.get_runtime_context().gcs_address.rpartition(":")[0]
+        if host != _LOOPBACK:
+            raise RunError(
+                f"engine.name = 'ray': the cluster that was started listens at {host}, not at {_LOOPBACK}"
+            )
 
     def _shut_down(self) -> None:
         ray.shutdown()
@@ -103,6 +111,26 @@ def _greet(host: str, port: int) -> None:
         answer = connection.recv(9)
         if len(answer) < 4 or answer[3] != 4:
             raise OSError("what is there does not speak gRPC")
+
+
+@contextmanager
+def _loopback_only() -> Iterator[None]:
+    """Have Ray start nodes that listen at the loopback address, as it does on macOS; nobody has to show who he is.
+
+    It replaces a loopback address that it is given by one that others can reach. The variable is read by processes
+    that Ray starts, the constant is what this one has made of it.
+    """
+    before = os.environ.get(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        variable, ray_constants.ENABLE_RAY_CLUSTER = before
+        if variable is None:
+            del os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR]
+        else:
+            os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = variable
 
 
 def _connect(**options: Any) -> None:

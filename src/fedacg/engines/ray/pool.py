@@ -1,4 +1,4 @@
-"""Ray's actors as workers: how they are started, spoken with and ended. What befalls them is staff.py's matter."""
+"""Ray's actors as workers: how they are started, spoken with and ended; the supervisor replaces them."""
 
 import math
 import sys
@@ -70,18 +70,13 @@ class RayPool(Staff[RayHandle]):
         self._actors = actors.options(num_cpus=1, num_gpus=share, max_restarts=0, scheduling_strategy="SPREAD")
         super().__init__(size)
         try:
-            self._muster()
+            self.muster()
+        except RunError as error:
+            self.close()
+            raise InputError(f"engine.workers = {size}: {error}") from None
         except BaseException:
             self.close()
             raise
-
-    def _muster(self) -> None:
-        """Wait until all workers are there."""
-        while not all(worker.ready for worker in self._workers):
-            try:
-                self.collect()
-            except RunError as error:
-                raise InputError(f"engine.workers = {self.size}: {error}") from None
 
     def _hire(self, number: int) -> RayHandle:
         return RayHandle(number, self._actors)

@@ -1,0 +1,55 @@
+"""What Ctrl-C, SIGTERM and SIGHUP do to a command; the exit code is 130.
+
+While torch is loaded there is nothing to save, and they end the program at once. In an `interruptible` block the
+first one raises KeyboardInterrupt, so that a run saves its last whole round. A second Ctrl-C then ends the program
+at once, which costs the rounds since the last checkpoint. SIGTERM and SIGHUP are often sent twice: a second one of
+those changes nothing.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+STOPPED = 130
+"""The exit code of a command that was stopped."""
+
+_interruptible = False
+_stopping = False
+
+
+def handle_signals() -> None:
+    """Take charge of the signals that ask a program to end, but for those it was told to ignore, as nohup does."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have the first signal raise KeyboardInterrupt."""
+    global _interruptible, _stopping
+    _interruptible, _stopping = True, False
+    try:
+        yield
+    finally:
+        _interruptible = False
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    global _stopping
+    if not _interruptible or (_stopping and number == signal.SIGINT):
+        _end_at_once()
+    if not _stopping:
+        _stopping = True
+        raise KeyboardInterrupt
+
+
+def _end_at_once() -> NoReturn:
+    """End without a further word of the interpreter; workers end with their parent."""
+    with suppress(OSError):
+        show_cursor = b"\x1b[?25h" if os.isatty(2) else b""  # a progress bar hides it
+        os.write(2, show_cursor + b"\nStopped.\n")
+    os._exit(STOPPED)

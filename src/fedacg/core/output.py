@@ -1,0 +1,81 @@
+"""Standard output and error that never end a run: full, closed, or without the characters that are printed."""
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+
+class EnduringStream(io.TextIOBase):
+    """A stream to write to; what cannot be written is dropped from then on, and the reason reported once."""
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self._stream, self._name = stream, name
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace" if name == "standard error" else "replace")
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self._stream.errors
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        # What the stream still holds goes the same way, when it is flushed at the end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+        # Someone who reads no further, such as `head`, or a terminal that was closed, needs no telling.
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            print(f"warning: {self._name} cannot be written: {error.strerror}", file=sys.stderr)
+
+
+@contextmanager
+def enduring_output() -> Iterator[None]:
+    """Have both streams endure inside the block."""
+    _open_descriptors()
+    before = sys.stdout, sys.stderr
+    sys.stdout = EnduringStream(before[0] or open(1, "w", closefd=False), "standard output")  # noqa: SIM115
+    sys.stderr = EnduringStream(before[1] or open(2, "w", closefd=False), "standard error")  # noqa: SIM115
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = before
+
+
+def _open_descriptors() -> None:
+    """Open those that were closed: else a file of the run takes the number, and what is printed goes into it."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one

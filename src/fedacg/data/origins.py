@@ -1,0 +1,76 @@
+"""Where the data sets come from: addresses and checksums of what can be downloaded, and what is fetched by hand.
+
+Downloading is done in download.py. Errors take their advice from here, so that none advises a download that there
+is not.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file on the network, its checksum, and its place below the data root."""
+
+    url: str
+    md5: str
+    place: str
+
+
+def _below(site: str, folder: str, files: dict[str, str]) -> tuple[Remote, ...]:
+    return tuple(Remote(site + file, md5, folder + file) for file, md5 in files.items())
+
+
+# Of CIFAR the binary layout: it holds the same examples as the pickled one, and nothing that could run.
+_CIFAR = "https://www.cs.toronto.edu/~kriz/"
+REMOTES: dict[str, tuple[Remote, ...]] = {
+    "cifar10": _below(_CIFAR, "", {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"}),
+    "cifar100": _below(_CIFAR, "", {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"}),
+    "tiny-imagenet": _below(
+        "http://cs231n.stanford.edu/", "", {"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"}
+    ),
+    # MNIST's own site answers no more; this is the mirror that torchvision uses.
+    "mnist": _below(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "mnist/",
+        {
+            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+    "fashion-mnist": _below(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "fashion-mnist/",
+        {
+            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    ),
+}
+
+BY_HAND: dict[str, str] = {
+    "celeba": "from https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html (its terms: research only) get "
+    "img_align_celeba.zip, list_attr_celeba.txt and identity_CelebA.txt, and put them in celeba/ "
+    "(the archive may be unpacked there)",
+    "femnist": "clone https://github.com/TalwalkarLab/leaf, run ./preprocess.sh -s niid --sf 1.0 -k 0 -t sample "
+    "in its folder data/femnist, and put data/train and data/test from there in leaf/femnist/data/",
+    "shakespeare": "from http://www.gutenberg.org/files/100/old/1994-01-100.zip get 100.txt, and put it "
+    "in shakespeare/",
+}
+"""Data sets without a direct download: what to get, from where, and its place below the data root."""
+
+
+def published_md5(file: str) -> str:
+    """The checksum of a file that can be downloaded, by its name."""
+    remotes = [remote for group in REMOTES.values() for remote in group]
+    return next(remote.md5 for remote in remotes if remote.url.endswith(f"/{file}"))
+
+
+def or_get(name: str) -> str:
+    """How else a data set can be had, as the end of a sentence."""
+    if name in REMOTES:
+        return f", or run: fedacg data get {name}"
+    return f". To get it: {BY_HAND[name]}" if name in BY_HAND else ""
