@@ -91,10 +91,10 @@ def class_means(model: StagedModel, clients: list[int], label: int) -> Tensor:
 
 
 def test_fedprocs_prototypes_are_means_over_examples_and_a_class_that_nobody_has_keeps_its_own() -> None:
-    # One step with all examples: the features are those of φ. Clients 0 and 1 first, then a round of client 1 alone,
-    # then one of a client that has only class 2.
+    # One step with all examples: the features are those of φ. Clients 0 and 1 first, then one that has only class 2;
+    # the only one with class 3 is never asked.
     model = tanh_net()
-    clients = [*CLIENTS, dealt([2, 2], seed=9)[0]]
+    clients = [*CLIENTS, *dealt([2, 2], [3], seed=9)]
     first, second = rounds(job(model, clients, "fedproc", {}, steps=1), [[0, 1], [3]])
     start = first["prototypes"].view(4, 5)
     for label in range(3):

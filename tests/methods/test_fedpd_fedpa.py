@@ -95,7 +95,9 @@ def dense(samples: Tensor, rho: float) -> Tensor:
     n, d = samples.shape
     shrink = 1 / (1 + (n - 1) * rho)
     covariance = torch.cov(samples.T) if n > 1 else torch.zeros(d, d, dtype=samples.dtype)
-    return torch.linalg.solve(shrink * torch.eye(d, dtype=samples.dtype) + (1 - shrink) * covariance, samples.mean(0))
+    return torch.linalg.solve(
+        shrink * torch.eye(d, dtype=samples.dtype) + (1 - shrink) * covariance, samples.mean(0)
+    )
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.01, 0.3, 2.0])
@@ -129,7 +131,9 @@ def test_fedpa_with_one_sample_averages_its_block_after_the_burn_in() -> None:
 
 
 @pytest.mark.parametrize("options", [{"samples": 1, "burn_in": 0.99, "warmup": 0}, {"warmup": 4}])
-def test_fedpa_is_fedavg_to_the_bit_with_the_last_iterate_alone_and_in_its_warmup(options: dict[str, float]) -> None:
+def test_fedpa_is_fedavg_to_the_bit_with_the_last_iterate_alone_and_in_its_warmup(
+    options: dict[str, float],
+) -> None:
     clients = [client((1, 0), (3, 1)), client((0, 2)), client((-1, 4), (2, 2), (0, 0))]
     run, plain = (
         list(states(clients, method, given, rounds=4, batch=1, epochs=2, lr=0.1))[-1]["theta"]

@@ -52,7 +52,15 @@ def test_fedglomo_over_two_rounds() -> None:
 
 @pytest.mark.parametrize(("method", "options"), [("stem", {"a": 1}), ("fedglomo", {"a": 1, "beta": 1})])
 def test_neutral_settings_are_fedavg_to_the_bit(method: str, options: dict[str, float]) -> None:
-    settings = {"rounds": 4, "batch": 1, "epochs": 2, "lr": 0.1, "lr_decay": 0.9, "clip": 2.0, "weight_decay": 0.01}
+    settings = {
+        "rounds": 4,
+        "batch": 1,
+        "epochs": 2,
+        "lr": 0.1,
+        "lr_decay": 0.9,
+        "clip": 2.0,
+        "weight_decay": 0.01,
+    }
     run, plain = (
         list(states(MANY, name, given, cohorts=[[0, 1], [2], [1, 2], [0]], **settings))[-1]["theta"]
         for name, given in ((method, options), ("fedavg", {}))

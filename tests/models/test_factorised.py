@@ -104,7 +104,9 @@ def test_the_last_linear_layer_of_any_other_module_is_its_head() -> None:
 
 def test_a_run_on_factors_sends_fewer_bytes_and_its_model_is_built_again(tmp_path: Path) -> None:
     dense, small = (tiny(tmp_path, "rounds=2", f"model.factorise={rank}") for rank in (0, 2))
-    wide, narrow = (play(each, prepare(each), folder=tmp_path / each.model.factorise.hex()) for each in (dense, small))
+    wide, narrow = (
+        play(each, prepare(each), folder=tmp_path / each.model.factorise.hex()) for each in (dense, small)
+    )
     assert narrow.summary["bytes_up"] < 0.5 * wide.summary["bytes_up"]
     folder = tmp_path / (2.0).hex()
     assert json.loads((folder / "model.json").read_text())["factorise"] == 2

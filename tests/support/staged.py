@@ -5,8 +5,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from fedacg.engines.worker import FrozenCopies
-from fedacg.methods.objective import Assignment, Forward, Part
 from torch import Tensor, nn
 
 from fedacg import methods

@@ -89,7 +89,9 @@ class GlobalMomentum(ServerRule):
         return {"theta": torch.sub(theta, u, alpha=self.server_lr), "previous": theta, "u": u}
 
     def in_place_of_average(self, make: Callable[[Average], ServerRule]) -> ServerRule:
-        raise InputError("u is its momentum already, and the second trajectory must start where the last round did")
+        raise InputError(
+            "u is its momentum already, and the second trajectory must start where the last round did"
+        )
 
 
 def fedglomo(a: float, beta: float, server_lr: float) -> Method:

@@ -75,7 +75,9 @@ class TwoSidedServer(ServerRule):
         return {"theta": state["theta"] + totals["delta"], "d": totals["d"], "lr": totals["lr"]}
 
     def in_place_of_average(self, make: Callable[[Average], ServerRule]) -> ServerRule:
-        raise InputError("its d goes with the point before the last step, from which a lookahead would move φ away")
+        raise InputError(
+            "its d goes with the point before the last step, from which a lookahead would move φ away"
+        )
 
 
 def stem(a: float) -> Method:

@@ -71,7 +71,7 @@ ENTRIES: tuple[Entry, ...] = (
         title="FedProc",
         reference="Mu et al., FGCS 2023",
         link="https://arxiv.org/abs/2109.12273",
-        equation="α_t CE + (1−α_t) CE over ⟨f, c_k/‖c_k‖⟩, α_t = min(1, t/T); c_k ← class means of features",
+        equation="α_t CE + (1−α_t) CE over ⟨f, c_k/‖c_k‖⟩; c_k: mean features",
         options={"rounds": Option(100, low=1, whole=True), "server_lr": positive(1.0)},
         build="fedacg.methods.fedproc:fedproc",
     ),
@@ -80,7 +80,7 @@ ENTRIES: tuple[Entry, ...] = (
         title="FedRCL",
         reference="Seo, Kim, Kim, Han, CVPR 2024",
         link="https://arxiv.org/abs/2401.04928",
-        equation="CE + μ mean_l (contrast of hardest pairs + β relaxation where q ≥ λ) per stage; θ ← θ + Δ",
+        equation="CE + μ mean_l (contrast of hardest pairs, relaxed where q ≥ λ)",
         options={
             "mu": rate(1.0),
             "temperature": positive(0.05),

@@ -41,7 +41,7 @@ ENTRIES: tuple[Entry, ...] = (
         title="FedGLOMO",
         reference="Das et al., UAI 2022",
         link="https://arxiv.org/abs/2012.04061",
-        equation="A, A' by STORM from θ_t and θ_{t−1}; u ← βA + (1−β)(u + A − A'); θ ← θ − u",
+        equation="STORM from θ_t, θ_{t−1}: A, A'; u ← βA + (1−β)(u + A − A'); θ −= u",
         options={
             "a": Option(0.2, low=0, high=1, low_open=True, high_open=False),
             "beta": Option(0.2, low=0, high=1, low_open=True, high_open=False),
@@ -54,7 +54,7 @@ ENTRIES: tuple[Entry, ...] = (
         title="FedSOL",
         reference="Lee et al., CVPR 2024",
         link="https://arxiv.org/abs/2308.12532",
-        equation="w ← w − η g(w + ε; B), ε = ρ |w − φ| ⊙ ∇KL(φ ‖ w)/‖·‖; θ ← θ + Δ",
+        equation="w ← w − η g(w + ε), ε = ρ |w − φ| ⊙ ∇KL(φ ‖ w)/‖·‖; θ ← θ + Δ",
         options={"rho": rate(1.0), "server_lr": positive(1.0)},
         build="fedacg.methods.fedsol:fedsol",
     ),
