@@ -1,11 +1,11 @@
-"""What known mistakes cost: each is put in, run beside the right one on the digits, and the accuracies are compared.
+"""What known mistakes cost: each is put in and run beside the right one on the digits.
 
     python benchmarks/mistakes.py [--rounds 30] [--seeds 3] [--out docs/results/mistakes.csv] [NAME …]
 
-Every mistake was found in a published implementation or is the obvious way to get a method wrong. It is put in by a
-subclass of the part it concerns; nothing else differs between the two runs. 20 clients with Dirichlet(0.1) labels and
-unequal numbers of examples, 3 per round, 2 local epochs, a learning rate that decays by 0.98 per round and gradients
-clipped to norm 10. Printed are mean test accuracies over the seeds after the last round, in percent.
+Every mistake was found in a published implementation or is the obvious way to get a method wrong. It is put in by
+a subclass of the part it concerns; nothing else differs between the two runs. 20 clients with Dirichlet(0.1)
+labels and unequal numbers of examples, 3 per round, 2 local epochs, a learning rate that decays by 0.98 per round
+and gradients clipped to norm 10. Printed are mean test accuracies over the seeds after the last round, in percent.
 """
 
 import argparse
@@ -51,7 +51,7 @@ from fedacg.runs.build import load_data, prepare
 from fedacg.runs.runner import play
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "methods"))
-import scaffold  # noqa: E402
+import scaffold
 
 SETTINGS = (
     "data.clients=20",

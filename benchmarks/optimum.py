@@ -2,10 +2,11 @@
 
     python benchmarks/optimum.py [--rounds 300] [--out docs/results/optimum.png] [METHOD …]
 
-Client i's loss is ½ Σ_k a_ik (w_k − c_ik)², with curvatures a_ik from 0.25 to 2 and centres c_ik of its own, in five
-dimensions; the optimum of the mean loss is θ*_k = Σ_i a_ik c_ik/Σ_i a_ik. Eight clients take K = 10 exact gradient steps of
-η = 0.1, all of them per round or three. Shown is ‖θ − θ*‖ after the last round, the mean of the last ten, relative to
-its value at the start. Averaging alone is drawn to a point between the optimum and the mean of the clients' own.
+Client i's loss is ½ Σ_k a_ik (w_k − c_ik)², with curvatures a_ik from 0.25 to 2 and centres c_ik of its own, in
+five dimensions; the optimum of the mean loss is θ*_k = Σ_i a_ik c_ik/Σ_i a_ik. Eight clients take K = 10 exact
+gradient steps of η = 0.1, all of them per round or three. Shown is ‖θ − θ*‖ after the last round, the mean of the
+last ten, relative to its value at the start. Averaging alone is drawn to a point between the optimum and the mean
+of the clients' own.
 
 Methods that look at features, or at probabilities of classes, have nothing to look at here and are left out.
 """

@@ -258,7 +258,7 @@ def test_recorded_models_are_compared_as_if_each_were_built(tmp_path: Path) -> N
     for number in range(3):
         flat = FlatModel(clone(ingredients.module), channels_last=True)
         flat.w.copy_(torch.randn(len(flat.w), generator=torch.Generator().manual_seed(number)))
-        vectors.append(flat.w.clone())
+        vectors.append(flat.canonical())
         net = flat.release()
         assert isinstance(net, StagedModel)
         nets.append(net)
@@ -273,7 +273,7 @@ def test_recorded_models_are_compared_as_if_each_were_built(tmp_path: Path) -> N
 def test_inputs_are_every_example_once_in_nearly_equal_random_batches(tmp_path: Path) -> None:
     x, y = torch.arange(45.0).repeat(3, 1).T.double(), torch.arange(45) % 4
     ingredients = Ingredients(tanh_net(), False, from_pairs([(x, y)], (x, y)), methods.build("fedavg"))
-    local = LocalModels(ingredients, record(tmp_path, [draw(10), draw(10)]))
+    local = LocalModels(ingredients, record(tmp_path, [draw(65), draw(65)]))
 
     def numbers(seed: int) -> list[list[float]]:
         return [part[:, 0].tolist() for part in local.inputs(ingredients.data.test, batch=10, seed=seed)]

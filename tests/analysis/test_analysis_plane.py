@@ -20,7 +20,7 @@ from fedacg.analysis.surface import (
     surface,
 )
 from fedacg.config.sections import EngineSettings
-from fedacg.core.vector import FlatModel
+from fedacg.core.vector import FlatModel, Layout
 from fedacg.data.examples import TensorExamples
 from fedacg.data.own import from_pairs
 from fedacg.errors import InputError
@@ -202,7 +202,7 @@ def test_scores_are_mean_cross_entropy_and_error_whatever_the_method() -> None:
     ingredients, (model, *_) = network()
     test = ingredients.data.test
     flat = FlatModel(models.build("cnn", classes=3, shape=(1, 8, 8)), channels_last=True)
-    flat.load(model, NOTHING)
+    flat.load(Layout.of(flat.module, channels_last=True).from_canonical({"w": model})["w"], NOTHING)
     x, y = test.fetch(torch.arange(len(test)))
     logits = flat.module.eval()(flat.prepare(ingredients.data.pipeline(x))).detach()
     with evaluator(ingredients, test, SERIAL) as score:

@@ -20,6 +20,7 @@ from fedacg.analysis.load import chosen_round, read
 from fedacg.analysis.rounds import divergence_of
 from fedacg.analysis.surface import sample_test
 from fedacg.cli.analyze import Bars
+from fedacg.core import vector_files
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import InputError
 from fedacg.runs import recording
@@ -324,9 +325,12 @@ def test_a_run_without_recorded_rounds_is_told_how_to_record(fedacg: Command) ->
 def test_a_run_of_an_older_version_is_told_what_it_lacks(fedacg: Command, trio: Path) -> None:
     shutil.copytree(trio / "fedcm", fedacg.folder / "old")
     metrics = fedacg.folder / "old" / "metrics.jsonl"
+    (fedacg.folder / "old" / "run.json").unlink()
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     metrics.write_text(
-        "".join(json.dumps({k: v for k, v in line.items() if k != "drift"}) + "\n" for line in lines)
+        "".join(
+            json.dumps({k: v for k, v in line.items() if k not in ("drift", "check")}) + "\n" for line in lines
+        )
     )
     for what in ("divergence", "drift"):
         refused(fedacg("analyze", "old", "--what", what), "old:", "do not say how local models spread", "--what")
@@ -358,8 +362,9 @@ def test_a_cohort_that_spans_no_plane_is_refused(fedacg: Command) -> None:
 def test_models_that_span_no_plane_are_refused_with_their_clients(fedacg: Command, trio: Path) -> None:
     folder = Path(shutil.copytree(trio / "fedcm", fedacg.folder / "equal"))
     first, second, third, _ = recording.load(folder, 4).clients
-    recorded = folder / "recorded" / "00004"
-    shutil.copy(recorded / f"{first}.safetensors", recorded / f"{third}.safetensors")
+    path = folder / "recorded" / "00004" / f"{third}.safetensors"
+    w, buffers = recording.load(folder, 4).local(0)
+    path.write_bytes(vector_files.pack({"w": w, "buffers": buffers}, {"round": "4", "of": str(third)}))
     refused(
         fedacg("analyze", "equal", "--what", "surface", "--quiet", *FAST),
         f"equal: clients {first}, {second}, {third} of round 4",

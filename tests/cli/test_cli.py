@@ -19,7 +19,14 @@ from fedacg.simulation.sampling import Attendance, Sampling
 from fedacg.version import __version__
 from support.command import TINY, Command, start
 
-RUN_FILES = {"experiment.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json", "model.json"}
+RUN_FILES = {
+    "run.json",
+    "experiment.toml",
+    "metrics.jsonl",
+    "checkpoint.safetensors",
+    "summary.json",
+    "model.json",
+}
 
 
 def files(folder: Path) -> set[str]:

@@ -26,9 +26,10 @@ def exact(actual: Tensor, *expected: float) -> None:
 
 def test_fedsmoo_over_two_rounds(tmp_path: Path) -> None:
     # α = η = ρ = ½, one step. Round 1, all states zero: ε = ½ g/‖g‖.
-    #   client 0: g = (−8, 0), ε = (−½, 0) = μ_0, G = (−8.5, 0), Δ_0 = (4.25, 0);   client 1: μ_1 = (0, −½), Δ_1 = (0, 8.25)
+    #   client 0: g = (−8, 0), ε = (−½, 0) = μ_0, G = (−8.5, 0), Δ_0 = (4.25, 0)
+    #   client 1: μ_1 = (0, −½), Δ_1 = (0, 8.25)
     #   h = −¼(4.25, 8.25), θ = ½(4.25, 8.25) − 2h = (4.25, 8.25);   s = ½ (−1, −1)/√2
-    first, second = states(TWO, "fedsmoo", {"alpha": 0.5, "rho": 0.5}, rounds=2, lr=0.5, memory=tmp_path)
+    first, _ = states(TWO, "fedsmoo", {"alpha": 0.5, "rho": 0.5}, rounds=2, lr=0.5, memory=tmp_path)
     exact(first["theta"], 4.25, 8.25)
     exact(first["h"], -1.0625, -2.0625)
     s = -0.5 / math.sqrt(2)

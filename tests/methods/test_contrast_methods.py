@@ -1,4 +1,4 @@
-"""FedRCL and FedProc: against plain formulas in float64, what they are equal to, and the mistakes that would show."""
+"""FedRCL and FedProc: against plain formulas in float64, what they are equal to, and their mistakes."""
 
 import math
 
@@ -91,8 +91,8 @@ def class_means(model: StagedModel, clients: list[int], label: int) -> Tensor:
 
 
 def test_fedprocs_prototypes_are_means_over_examples_and_a_class_that_nobody_has_keeps_its_own() -> None:
-    # One step with all examples: the features are those of φ. Clients 0 and 1 first, then one that has only class 2;
-    # the only one with class 3 is never asked.
+    # One step with all examples: the features are those of φ. Clients 0 and 1 first, then one that has only
+    # class 2; the only one with class 3 is never asked.
     model = tanh_net()
     clients = [*CLIENTS, *dealt([2, 2], [3], seed=9)]
     first, second = rounds(job(model, clients, "fedproc", {}, steps=1), [[0, 1], [3]])

@@ -27,7 +27,8 @@ def test_fedpd_over_two_rounds(tmp_path: Path) -> None:
     # Round 2, each from its own w_i:
     #   client 0 at (4, 0): g + λ + ½(w − θ) = (−4, 0) + (2, 0) + (0, −4) = (−2, −4), w_0 = (5, 2)
     #                       λ_0 = (2, 0) + ½(1, −6) = (2.5, −3)
-    #   client 1 at (0, 8): (0, −8) + (0, 4) + (−2, 0) = (−2, −4), w_1 = (1, 10), λ_1 = (0, 4) + ½(−3, 2) = (−1.5, 5)
+    #   client 1 at (0, 8): (0, −8) + (0, 4) + (−2, 0) = (−2, −4), w_1 = (1, 10)
+    #                       λ_1 = (0, 4) + ½(−3, 2) = (−1.5, 5)
     #   θ = mean((5, 2) + (5, −6), (1, 10) + (−3, 10)) = (4, 8)
     first, second = states(TWO, "fedpd", {"mu": 0.5}, rounds=2, lr=0.5, memory=tmp_path)
     exact(first["theta"], 4, 8)
@@ -143,5 +144,5 @@ def test_fedpa_is_fedavg_to_the_bit_with_the_last_iterate_alone_and_in_its_warmu
 
 
 def test_fedpa_counts_whole_samples() -> None:
-    with pytest.raises(InputError, match=r"samples = 1.5: must lie in the whole numbers of \[1, ∞\)"):
+    with pytest.raises(InputError, match=r"samples = 1.5: must lie in whole numbers of \[1, ∞\)"):
         next(states(TWO, "fedpa", {"samples": 1.5}))

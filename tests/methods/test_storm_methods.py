@@ -121,7 +121,7 @@ def test_storms_noise_cancels_because_both_gradients_are_of_one_batch() -> None:
 
 
 def test_fedglomos_two_trajectories_share_their_batches() -> None:
-    # With a = 1 and one example a step, A − A' = (1 − (1 − η)^K)(θ_1 − θ_0) without any noise, and β = 1 has u = Ā.
+    # With a = 1 and one example a step, A − A' = (1 − (1 − η)^K)(θ_1 − θ_0) without any noise. β = 1 has u = Ā.
     settings = {"rounds": 2, "batch": 1, "steps": 3, "lr": 0.25}
     (first, second), (_, average) = (
         list(states(MANY, "fedglomo", {"a": 1, "beta": beta}, **settings)) for beta in (0.25, 1)

@@ -38,7 +38,7 @@ def test_only_new_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert tail.read().accuracy == [0.1, 0.2]
     parsed: list[str] = []
     original = RoundMetrics.from_json
-    monkeypatch.setattr(RoundMetrics, "from_json", lambda line: parsed.append(line) or original(line))
+    monkeypatch.setattr(RoundMetrics, "from_json", lambda line, sealed: parsed.append(line) or original(line))
     add_round(run, 3, 0.3)
     assert tail.read().accuracy == [0.1, 0.2, 0.3]
     assert tail.read().accuracy == [0.1, 0.2, 0.3]

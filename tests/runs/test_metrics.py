@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedacg.core.seals import seal, unseal
 from fedacg.errors import InputError
 from fedacg.runs.history import History, Reached, bytes_unit, human_bytes, read_metrics
 from fedacg.simulation.metrics import RoundMetrics
@@ -139,7 +140,7 @@ json_values = st.one_of(st.none(), st.booleans(), st.integers(), finite, st.text
 
 
 @given(
-    accuracy=st.one_of(st.none(), finite),
+    accuracy=st.one_of(st.none(), st.floats(0, 1)),
     losses=st.one_of(st.none(), st.lists(finite).map(tuple)),
     extra=st.dictionaries(st.text().map(lambda key: f"new_{key}"), json_values),
 )
@@ -154,11 +155,11 @@ def test_a_round_survives_json_with_keys_nobody_knows(accuracy, losses, extra):
 
 
 def test_absent_stays_absent_and_unknown_keys_are_kept():
-    record = json.loads(one_round(1).to_json())
+    record = unseal(one_round(1).to_json().encode())
     assert not {"test_accuracy", "test_loss", "client_losses", "extra"} & set(record)
     back = RoundMetrics.from_json(json.dumps(record | {"dropped": [4]}))
     assert back.extra == {"dropped": [4]}
-    assert json.loads(back.to_json()) == record | {"dropped": [4]}
+    assert unseal(back.to_json().encode()) == record | {"dropped": [4]}
 
 
 def test_what_is_not_finite_is_strict_json_and_comes_back_as_nan():
@@ -174,6 +175,13 @@ def test_what_is_not_finite_is_strict_json_and_comes_back_as_nan():
 def written(path: Path, *lines: str, end: str = "\n") -> Path:
     path.write_text("\n".join(lines) + end, encoding="utf-8")
     return path
+
+
+def changed(old: str, new: str) -> str:
+    """The second line with something else in it, and a checksum that fits."""
+    record = json.dumps(unseal(LINES[1].encode()))
+    assert old in record
+    return seal(record.replace(old, new))
 
 
 LINES = [one_round(n, 0.1 * n).to_json() for n in (1, 2, 3)]
@@ -208,9 +216,16 @@ def test_last_line_cut_within_a_character_is_left_out(tmp_path):
         (LINES[1][:30], "not JSON"),
         ("[1, 2]", "not a JSON object"),
         ('{"round": 2}', "lacks lr, cohort"),
-        (LINES[1].replace('"round": 2', '"round": "2"'), "round is '2', not a whole number"),
-        (LINES[1].replace('"lr": 0.1', '"lr": true'), "lr is True, not a number"),
-        (LINES[1].replace("[3, 17]", "3"), "cohort is 3, not a list"),
+        (LINES[1].replace("0.2", "0.3"), "damaged: its checksum does not fit"),
+        (changed('"round": 2', '"round": "2"'), "round is '2', not a whole number"),
+        (changed('"round": 2', f'"round": {10**400}'), "round is of 1329 bits, must be from 0"),
+        (changed('"round": 2', f'"round": {"9" * 5000}'), "cannot be read: Exceeds the limit"),
+        (changed('"lr": 0.1', '"lr": true'), "lr is True, not a number"),
+        (changed('"lr": 0.1', f'"lr": {10**400}'), "lr is of 1329 bits, which is too large"),
+        (changed('"lr": 0.1', f'"lr": 0.1, "new": {"[" * 5000}{"]" * 5000}'), "cannot be read: maximum recursion"),
+        (changed('"test_accuracy": 0.2', '"test_accuracy": 1.2'), "test_accuracy is 1.2, must be from 0 to 1"),
+        (changed("[3, 17]", "3"), "cohort is 3, not a list"),
+        (changed("[3, 17]", "[3, -17]"), "cohort is -17, must be from 0"),
         (LINES[0], "round 1 after round 1"),
     ],
 )

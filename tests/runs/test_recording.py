@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedacg.core.seals import seal
 from fedacg.errors import InputError
 from fedacg.runs import recording
 from fedacg.runs.build import prepare
@@ -105,7 +106,11 @@ def test_what_was_not_recorded_is_told(tmp_path: Path) -> None:
     (folder / "round.json").write_text("{")
     with pytest.raises(InputError, match=r"round\.json: cannot be read"):
         recording.load(tmp_path / "on", 2)
-    (folder / "round.json").write_text(json.dumps({"clients": [1], "weights": [1.0]}))
+    for cohort in ({"clients": ["1"], "weights": [1.0]}, {"clients": [1], "weights": [1.0, 2.0]}, {"clients": 1}):
+        (folder / "round.json").write_text(seal(json.dumps(cohort)))
+        with pytest.raises(InputError, match=r"round\.json: cannot be read: must list clients and as many"):
+            recording.load(tmp_path / "on", 2)
+    (folder / "round.json").write_text(seal(json.dumps({"clients": [1], "weights": [1.0]})))
     (folder / "broadcast.safetensors").write_bytes(b"no")
     with pytest.raises(InputError, match=r"broadcast\.safetensors: cannot be read"):
         recording.load(tmp_path / "on", 2)

@@ -28,7 +28,7 @@ def found(memory: ClientStates, clients: int = 3) -> list[float | None]:
 
 
 def visits(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder).with_suffix("")) for path in folder.glob("*/*")}
+    return {path.stem for path in folder.glob("*/*")}
 
 
 def three_rounds(folder: Path) -> ClientStates:
@@ -48,7 +48,7 @@ def test_who_never_took_part_has_nothing_and_takes_no_room(tmp_path: Path) -> No
     assert found(memory) == [None, None, None]
     memory.write(1, 2, vector(5))
     assert found(memory) == [None, None, 5]
-    assert visits(tmp_path / "clients") == {"2/1"}
+    assert visits(tmp_path / "clients") == {"2-1"}
 
 
 def test_the_last_visit_counts(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_going_back_finds_the_states_of_that_round(
         memory.rewind(round)
         assert [x is None for x in found(memory)] == [x is None for x in expected]
         assert [x for x in found(memory) if x] == pytest.approx([x for x in expected if x])
-    assert all(int(visit.split("/")[1]) <= round for visit in visits(tmp_path))
+    assert all(int(visit.split("-")[1]) <= round for visit in visits(tmp_path))
 
 
 def test_rounds_go_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_checkpoint_keeps_what_a_resume_from_it_needs(tmp_path: Path) -> None:
     memory = three_rounds(tmp_path)
     memory.settle(2)
     memory.forget(2)
-    assert visits(tmp_path) == {"0/1", "1/2", "1/3", "2/2"}
+    assert visits(tmp_path) == {"0-1", "1-2", "1-3", "2-2"}
     assert found(memory) == pytest.approx([1.0, 3.1, 2.2]), "this run goes on"
     resumed = ClientStates(tmp_path)
     resumed.rewind(2)
@@ -95,22 +95,22 @@ def test_a_checkpoint_keeps_what_a_resume_from_it_needs(tmp_path: Path) -> None:
 def test_after_a_checkpoint_everybody_has_one_state(tmp_path: Path) -> None:
     memory = three_rounds(tmp_path)
     memory.forget(3)
-    assert visits(tmp_path) == {"0/1", "1/3", "2/2"}
+    assert visits(tmp_path) == {"0-1", "1-3", "2-2"}
     memory.write(4, 0, vector(4))
     memory.forget(4)
-    assert visits(tmp_path) == {"0/4", "1/3", "2/2"}
+    assert visits(tmp_path) == {"0-4", "1-3", "2-2"}
 
 
 def test_a_kill_between_a_visit_and_its_checkpoint_costs_only_the_visit(tmp_path: Path) -> None:
     memory = three_rounds(tmp_path)
     memory.forget(2)
-    (tmp_path / "1" / "3.safetensors").write_bytes(b"half a fi")
-    (tmp_path / "2" / "3.safetensors").touch()
-    (tmp_path / "0" / "4.safetensors").write_bytes(b"\0" * 8)
+    (tmp_path / "0" / "1-3.safetensors").write_bytes(b"half a fi")
+    (tmp_path / "0" / "2-3.safetensors").touch()
+    (tmp_path / "0" / "0-4.safetensors").write_bytes(b"\0" * 8)
     resumed = ClientStates(tmp_path)
     resumed.rewind(2)
     assert found(resumed) == pytest.approx([1.0, 2.1, 2.2])
-    assert visits(tmp_path) == {"0/1", "1/2", "2/2"}
+    assert visits(tmp_path) == {"0-1", "1-2", "2-2"}
 
 
 def test_what_a_kill_left_over_goes_with_the_next_visit(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_a_kill_left_over_goes_with_the_next_visit(tmp_path: Path) -> None:
     resumed.rewind(3)
     resumed.write(4, 1, vector(4.1))
     resumed.forget(4)
-    assert visits(tmp_path) == {"0/1", "1/4", "2/2"}
+    assert visits(tmp_path) == {"0-1", "1-4", "2-2"}
 
 
 def test_ctrl_c_while_old_states_are_removed_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_ctrl_c_while_old_states_are_removed_does_no_harm(tmp_path: Path, monkey
         memory.forget(3)
     monkeypatch.undo()
     memory.forget(3)
-    assert visits(tmp_path) == {"0/1", "1/3", "2/2"}
+    assert visits(tmp_path) == {"0-1", "1-3", "2-2"}
     assert found(memory) == pytest.approx([1.0, 3.1, 2.2])
 
 
@@ -146,7 +146,8 @@ def test_the_states_a_checkpoint_counts_on_reach_the_disk_before_it(
     synced: set[str] = set()
     monkeypatch.setattr(os, "fsync", lambda file: synced.add(str(Path(f"/proc/self/fd/{file}").readlink())))
     memory.settle(2)  # round 3 was interrupted: client 1's state of round 2 is the one that counts
-    assert synced == {str(tmp_path / name) for name in ("0/1.safetensors", "1/2.safetensors", "2/2.safetensors")}
+    states = {str(tmp_path / "0" / f"{visit}.safetensors") for visit in ("0-1", "1-2", "2-2")}
+    assert synced == states | {str(folder) for folder in (tmp_path / "0", tmp_path, tmp_path.parent)}
 
 
 def test_states_of_several_vectors_and_types_come_back_as_they_were(tmp_path: Path) -> None:
@@ -167,11 +168,11 @@ def test_a_full_disk_is_told_and_the_run_resumes(tmp_path: Path, monkeypatch: py
 
     def full(memory: ClientStates, round: int, client: int, state: dict[str, Tensor]) -> None:
         if round == 3:
-            monkeypatch.setattr("fedacg.runs.client_states.save_file", _no_space)
+            monkeypatch.setattr("fedacg.core.files.write_new", _no_space)
         real(memory, round, client, state)
 
     monkeypatch.setattr(ClientStates, "write", full)
-    with pytest.raises(RunError, match=r"/3.safetensors: cannot be written: .*No space left"):
+    with pytest.raises(RunError, match=r"-3.safetensors: cannot be written: .*No space left"):
         play(experiment, prepare(experiment), folder=tmp_path / "run")
     monkeypatch.undo()
     resumed = play(experiment, prepare(experiment), folder=tmp_path / "run", resume=True)
@@ -225,7 +226,7 @@ def test_runs_without_folders_do_not_share_states() -> None:
 def test_a_run_folder_holds_one_state_for_each_client_that_took_part(tmp_path: Path) -> None:
     result = short(out=tmp_path / "run", rounds=2, cohorts=[[3, 1], [1]])
     assert [m.cohort for m in result.history] == [(3, 1), (1,)]
-    assert visits(tmp_path / "run" / "clients") == {"3/1", "1/2"}
+    assert visits(tmp_path / "run" / "clients") == {"3-1", "1-2"}
 
 
 def test_a_method_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:

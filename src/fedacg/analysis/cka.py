@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedacg.analysis.load import check_fit
 from fedacg.core.randomness import numpy_generator
-from fedacg.core.vector import FlatModel, clone
+from fedacg.core.vector import FlatModel, Layout, clone
 from fedacg.data.examples import Examples
 from fedacg.errors import InputError
 from fedacg.models.staged import StagedModel
@@ -62,6 +63,8 @@ class LocalModels:
                 f"model: is a {type(ingredients.module).__name__}, and layers are compared, so it must be a "
                 "fedacg.models.StagedModel, made of stages and a head"
             )
+        check_fit(recorded, ingredients.module)
+        self._layout = Layout.of(ingredients.module, ingredients.channels_last)
         self._flat = FlatModel(clone(ingredients.module), channels_last=ingredients.channels_last, frozen=True)
         self._recorded, self._pipeline = recorded, ingredients.data.pipeline
 
@@ -69,7 +72,8 @@ class LocalModels:
         module = self._flat.module.eval()
         assert isinstance(module, StagedModel)
         for place in range(len(self._recorded.clients)):
-            self._flat.load(*self._recorded.local(place))
+            w, buffers = self._recorded.local(place)
+            self._flat.load(self._layout.from_canonical({"w": w})["w"], buffers)
             yield module
 
     def inputs(self, examples: Examples, batch: int, seed: int) -> Iterator[Tensor]:

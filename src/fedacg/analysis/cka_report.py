@@ -13,7 +13,6 @@ from fedacg.analysis.load import Subject, together
 from fedacg.analysis.result import Drawing, Finding, Watcher, by_group, summary_column, to_csv
 from fedacg.analysis.surface import sample_test
 from fedacg.models import StagedModel
-from fedacg.runs import recording
 from fedacg.simulation.drift import stage_slices
 
 _BATCH = 250
@@ -30,7 +29,7 @@ def cka_of(subjects: Sequence[Subject], round: int, examples: int, exact: bool, 
         chosen = sample_test(ingredients.data, examples, seed)
         layers, used = list(stage_slices(ingredients.module)), len(chosen)
         for subject in part:
-            recorded = recording.load(subject.folder, round)
+            recorded = subject.load(round)
             models = LocalModels(ingredients, recorded)
             passes = 1 if exact else -(-used // _BATCH)
             with watcher.work(f"CKA of {subject.run.label}", len(recorded.clients) * passes) as step:

@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from torch import nn
+
 from fedacg.analysis.lines import Ink
 from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
 from fedacg.core import plugins
+from fedacg.core.vector import Layout, trainable
 from fedacg.errors import InputError
 from fedacg.report.runs import Run, find_runs, group_runs, load_run
 from fedacg.runs import recording
 from fedacg.runs.build import Ingredients, prepare
+from fedacg.runs.folder import check_first_format, read_marker
 from fedacg.runs.history import History
 
 
@@ -48,6 +52,10 @@ class Subject:
     def recorded(self) -> list[int]:
         """Its recorded rounds."""
         return recording.rounds(self.folder)
+
+    def load(self, round: int) -> recording.Recorded:
+        """One of them."""
+        return recording.load(self.folder, round, sealed=self.run.sealed)
 
     def reading(self) -> AbstractContextManager[None]:
         """Whatever is made of the run's settings is made inside this."""
@@ -102,7 +110,7 @@ def check_cohorts(
 ) -> None:
     """Refuse cohorts that are too small, or that lack a client who was asked for."""
     for subject in subjects:
-        cohort = recording.load(subject.folder, round).clients
+        cohort = subject.load(round).clients
         if len(cohort) < least:
             work = "CKA compares two" if least == 2 else "a loss surface takes three"
             raise InputError(f"{subject.folder}: {len(cohort)} clients answered in round {round}, and {work}")
@@ -169,4 +177,17 @@ def together(subjects: Sequence[Subject]) -> Iterator[tuple[Ingredients, list[Su
     for part in parts.values():
         with part[0].reading():
             ingredients = prepare(part[0].experiment)
+        layout = Layout.of(ingredients.module, ingredients.channels_last)
+        for subject in part:
+            if read_marker(subject.folder) is None:
+                check_first_format(subject.folder, subject.experiment, layout)
         yield ingredients, part
+
+
+def check_fit(recorded: recording.Recorded, module: nn.Module) -> None:
+    """Refuse recorded vectors of another model than the description's."""
+    parameters = trainable(module)
+    size = sum(p.numel() for p in parameters)
+    if recorded.phi.shape != (size,) or recorded.phi.dtype != parameters[0].dtype:
+        found, wanted = (tuple(recorded.phi.shape), recorded.phi.dtype), ((size,), parameters[0].dtype)
+        raise InputError(f"{recorded.folder}: its vectors are {found}, those of the model {wanted}")

@@ -14,6 +14,7 @@ from typing import Protocol
 from matplotlib.figure import Figure
 
 from fedacg.analysis.load import Subject
+from fedacg.core.text import csv_text
 from fedacg.report.cells import ABSENT, Cell, Column
 from fedacg.report.table import Spread
 
@@ -58,12 +59,14 @@ def to_csv(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(heads)
     for row in rows:
-        writer.writerow(["" if _absent(value) else value for value in row])
+        writer.writerow([_cell(value) for value in row])
     return out.getvalue()
 
 
-def _absent(value: object) -> bool:
-    return value is None or (isinstance(value, float) and not math.isfinite(value))
+def _cell(value: object) -> object:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return csv_text(value) if isinstance(value, str) else value
 
 
 def by_group(subjects: Sequence[Subject]) -> list[list[Subject]]:

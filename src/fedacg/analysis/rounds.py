@@ -15,7 +15,6 @@ from fedacg.analysis.lines import Line, over_seeds
 from fedacg.analysis.load import Subject
 from fedacg.analysis.result import Drawing, Finding, by_group, summary_column, to_csv
 from fedacg.analysis.stability import squared_deviations, stability
-from fedacg.runs import recording
 from fedacg.simulation.metrics import RoundMetrics
 
 _FIGURES = (
@@ -90,7 +89,7 @@ def drift_of(subjects: Sequence[Subject]) -> Finding:
         cosines: dict[int, list[float]] = {}
         for subject in group:
             for round in subject.recorded:
-                recorded = recording.load(subject.folder, round)
+                recorded = subject.load(round)
                 found = spread.cosines(recorded)
                 cosines.setdefault(round, []).extend(cosine for cosine in found if math.isfinite(cosine))
                 for client, cosine in zip(recorded.clients, found, strict=True):

@@ -18,6 +18,7 @@ from fedacg import engines
 from fedacg.analysis.plane import Coordinates, Plane
 from fedacg.config.sections import EngineSettings, LocalSettings
 from fedacg.core.randomness import numpy_generator
+from fedacg.core.vector import Layout
 from fedacg.data.examples import Examples, FederatedData, ListedClients, TensorExamples
 from fedacg.engines import Job, one_thread
 from fedacg.errors import InputError
@@ -112,7 +113,7 @@ class Scores(NamedTuple):
 
 
 Scorer = Callable[[Tensor, Tensor], Scores]
-"""From a model's vector and buffers, in the order of the run's flat model, to its scores."""
+"""From a model's vector, in the canonical order, and buffers to its scores."""
 
 
 @contextmanager
@@ -133,9 +134,10 @@ def evaluator(ingredients: Ingredients, examples: Examples, settings: EngineSett
         evaluate_batch=_BATCH,
     )
     engine = engines.start(settings)
+    layout = Layout.of(ingredients.module, ingredients.channels_last)
 
     def score(vector: Tensor, buffers: Tensor) -> Scores:
-        sums = engine.evaluate({"theta": vector, "buffers": buffers})
+        sums = engine.evaluate(layout.from_canonical({"theta": vector, "buffers": buffers}))
         error = 1 - sums.correct / sums.examples if ingredients.data.classes else float("nan")
         return Scores(sums.loss / sums.examples, error)
 

@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedacg.analysis import captions, surface_picture
-from fedacg.analysis.load import Subject, together
+from fedacg.analysis.load import Subject, check_fit, together
 from fedacg.analysis.plane import Coordinates, Plane
 from fedacg.analysis.result import Drawing, Finding, Watcher, summary_column, to_csv
 from fedacg.analysis.surface import (
@@ -27,7 +27,6 @@ from fedacg.analysis.surface import (
 )
 from fedacg.config.sections import EngineSettings
 from fedacg.errors import InputError
-from fedacg.runs import recording
 from fedacg.runs.build import Ingredients
 
 CORNERS = 3
@@ -122,8 +121,9 @@ def surfaces_of(subjects: Sequence[Subject], round: int, grid: Grid, watcher: Wa
 
 @dataclass(frozen=True)
 class Evaluation:
-    """By what each measure is taken, and on how many examples."""
+    """By what each measure is taken, of which network, and on how many examples."""
 
+    module: nn.Module
     scores: Mapping[str, Score]
     examples: Mapping[str, int]
 
@@ -142,14 +142,15 @@ def _evaluation(ingredients: Ingredients, seed: int, grid: Grid) -> Iterator[Eva
             on_test = stack.enter_context(evaluator(ingredients, test, settings))
             scores["error"] = lambda vector, buffers: 100 * on_test(vector, buffers).error
             examples["error"] = len(test)
-        yield Evaluation(scores, examples)
+        yield Evaluation(ingredients.module, scores, examples)
 
 
 def _take(
     subject: Subject, round: int, grid: Grid, evaluation: Evaluation, watcher: Watcher, announced: int
 ) -> Taken:
     """Everything on the plane of one run; where `announced` is not 0, first how long so many runs will take."""
-    recorded = recording.load(subject.folder, round)
+    recorded = subject.load(round)
+    check_fit(recorded, evaluation.module)
     clients = grid.clients or recorded.clients[:CORNERS]
     first, second, third = (recorded.local(recorded.clients.index(client))[0] for client in clients)
     try:

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from fedacg.cli.stopping import handle_signals
 from fedacg.core.output import enduring_output
+from fedacg.core.text import printable
 from fedacg.errors import InputError, RunError
 
 
@@ -27,6 +28,8 @@ def main() -> None:
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
-    for line in (str(error), *getattr(error, "__notes__", [])):
-        print(f"error: {line}", file=sys.stderr)
+    for text in (str(error), *getattr(error, "__notes__", [])):
+        # What a message quotes may come from a file, and a terminal would obey it.
+        lines = "\n".join(map(printable, text.split("\n")))
+        print(f"error: {lines}", file=sys.stderr)
     sys.exit(code)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedacg.cli.run import parse_out
 from fedacg.cli.stopping import STOPPED, interruptible
+from fedacg.core.text import printable
 from fedacg.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +35,10 @@ def analyze(
         int | None,
         typer.Option("--round", "-r", help="The recorded round.", show_default="the last that all runs have"),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path("analysis"),
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="The folder to write to.", parser=parse_out, metavar="PATH"),
+    ] = Path("analysis"),
     resolution: Annotated[int, typer.Option(help="Points of the surface along each side.")] = 21,
     examples: Annotated[
         int, typer.Option(help="Training examples for the surface, test examples for CKA.")
@@ -95,7 +100,7 @@ def analyze(
     console.print(found.table)
     console.print()
     for note in found.notes:
-        typer.echo(f"note: {note}")
+        typer.echo(f"note: {printable(note)}")
     typer.echo(f"page: {found.page}")
     names = ", ".join(path.name for path in found.paths)
     console.print(f"beside it: {names}", highlight=False, markup=False)

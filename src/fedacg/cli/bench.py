@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedacg.cli.run import AGAIN, DryRun, Quiet, ResumeMany, Set, parse_names, parse_seeds, refuse_options, stopped
+from fedacg.cli.run import (
+    AGAIN,
+    DryRun,
+    Quiet,
+    ResumeMany,
+    Set,
+    parse_names,
+    parse_out,
+    parse_seeds,
+    refuse_options,
+    stopped,
+)
 from fedacg.cli.stopping import interruptible
 from fedacg.errors import DataMissing
 
@@ -33,7 +44,10 @@ def bench(
         str | None, typer.Option("--seeds", help="Numbers with commas between them; the recipes' by default.")
     ] = None,
     settings: Set = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for runs and tables.")] = Path("runs/bench"),
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="The folder for runs and tables.", parser=parse_out, metavar="PATH"),
+    ] = Path("runs/bench"),
     resume: ResumeMany = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,

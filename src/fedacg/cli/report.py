@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from fedacg.cli.run import parse_out
+from fedacg.core.text import printable
+
 Target = Annotated[
     list[float] | None,
     typer.Option(
@@ -23,7 +26,10 @@ def report(
     folders: Annotated[
         list[Path], typer.Argument(help="Run folders, or folders with run folders below.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the report to.")] = Path("report"),
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="The folder to write the report to.", parser=parse_out, metavar="PATH"),
+    ] = Path("report"),
     target: Target = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the page's path.")] = False,
 ) -> None:
@@ -41,7 +47,7 @@ def report(
     console.print(written.table)
     console.print()
     for note in written.notes:
-        typer.echo(f"note: {note}")
+        typer.echo(f"note: {printable(note)}")
     typer.echo(f"report: {page}")
     others = ", ".join(path.name for path in written.paths if path != page)
     console.print(f"beside it: {others}", highlight=False, markup=False)

@@ -8,6 +8,7 @@ import typer
 
 from fedacg.cli.stopping import STOPPED, interruptible
 from fedacg.config.recipe import Tree, find, override, with_method
+from fedacg.core.files import parse_folder, safe_name
 from fedacg.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,6 +28,16 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", help="A setting, such as local.lr=0.05; may be given again."),
 ]
+
+
+def parse_out(text: str) -> Path:
+    """A folder to write to, as it is typed."""
+    try:
+        return parse_folder(text)
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs and what they will cost.")]
 ResumeMany = Annotated[
@@ -45,7 +56,14 @@ def run(
     method: Method = None,
     settings: Set = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The run folder; runs/NAME-METHOD-sSEED by default.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The run folder; runs/NAME-METHOD-sSEED by default.",
+            parser=parse_out,
+            metavar="PATH",
+        ),
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -60,6 +78,7 @@ def run(
     from fedacg.config.experiment import Experiment
 
     experiment = Experiment.parse(tree)
+    folder = out or Path("runs") / safe_name(f"{experiment.name}-{folder_name(experiment)}")
     # Only now, as in every command: a wrong setting need not wait for torch.
     from rich.console import Console
 
@@ -69,7 +88,6 @@ def run(
     from fedacg.runs.runner import play
 
     console = Console()
-    folder = out or Path("runs") / f"{experiment.name}-{folder_name(experiment)}"
     observers = [*make_progress(console, quiet), *make_loggers(log or [], folder)]
     try:
         with interruptible():
@@ -96,7 +114,14 @@ def compare(
     seeds: Seeds = None,
     settings: Set = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The folder for runs and report; runs/NAME by default.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The folder for runs and report; runs/NAME by default.",
+            parser=parse_out,
+            metavar="PATH",
+        ),
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -117,7 +142,7 @@ def compare(
     check_methods(experiments.values())
     console = Console()
     first = next(iter(experiments.values()))
-    folder = out or Path("runs") / first.name
+    folder = out or Path("runs") / safe_name(first.name)
     progress = make_progress(console, quiet)
     with Session(first.engine) as session:
         try:
@@ -162,7 +187,7 @@ def _experiments(tree: Tree, methods: str, seeds: str | None) -> "dict[str, Expe
         for name in names:
             experiment = Experiment.parse({**with_method(tree, name), "seed": seed})
             suffix = "-".join(part for part in name.split(":") if "=" in part)
-            label = folder_name(experiment) + (f"-{suffix}" if suffix else "")
+            label = safe_name(folder_name(experiment) + (f"-{suffix}" if suffix else ""))
             if label in experiments:
                 raise InputError(f"--methods {methods!r}: {name} with seed {seed} stands there twice")
             experiments[label] = experiment
@@ -207,8 +232,11 @@ def _print_result(console: "Console", result: "Result") -> None:
 
     summary = result.summary
     rows = [
-        ("accuracy", f"{100 * summary['accuracy']:.2f} %"),
-        ("moving average", f"{100 * summary['moving_average']:.2f} %"),
+        *(
+            (name.replace("_", " "), f"{100 * summary[name]:.2f} %")
+            for name in ("accuracy", "moving_average")
+            if summary[name] is not None
+        ),
         *((f"rounds to {100 * float(t):g} %", rounds) for t, rounds in summary["rounds_to"].items()),
         ("sent", human_bytes(summary["bytes_down"] + summary["bytes_up"])),
         ("seconds", f"{summary['seconds']['total']:.1f}"),
@@ -217,3 +245,5 @@ def _print_result(console: "Console", result: "Result") -> None:
     ]
     for name, value in rows:
         console.print(f"{name:16}{value}", highlight=False, markup=False, soft_wrap=True)
+    for note in summary["notes"]:
+        console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)

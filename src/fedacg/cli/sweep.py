@@ -5,9 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedacg.cli.run import AGAIN, DryRun, Method, Quiet, Recipe, ResumeMany, Seeds, Set, parse_seeds, stopped
+from fedacg.cli.run import (
+    AGAIN,
+    DryRun,
+    Method,
+    Quiet,
+    Recipe,
+    ResumeMany,
+    Seeds,
+    Set,
+    parse_out,
+    parse_seeds,
+    stopped,
+)
 from fedacg.cli.stopping import interruptible
 from fedacg.config.recipe import find, override, with_method
+from fedacg.core.files import safe_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +39,13 @@ def sweep(
     settings: Set = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The folder for runs and report; runs/NAME-sweep by default."),
+        typer.Option(
+            "--out",
+            "-o",
+            help="The folder for runs and report; runs/NAME-sweep by default.",
+            parser=parse_out,
+            metavar="PATH",
+        ),
     ] = None,
     resume: ResumeMany = False,
     dry_run: DryRun = False,
@@ -41,7 +60,7 @@ def sweep(
     from fedacg.config.experiment import Experiment
 
     axes = [parse_axis(text) for text in grid]
-    folder = out or Path("runs") / f"{Experiment.parse(tree).name}-sweep"
+    folder = out or Path("runs") / safe_name(f"{Experiment.parse(tree).name}-sweep")
     points = expand(tree, axes, parse_seeds(seeds) if seeds else [], folder)
     runs = {place: run for point in points for place, run in point.runs.items()}
     from rich.console import Console

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedacg.config.methods import is_known
+from fedacg.core import files
 from fedacg.errors import InputError, unknown
 
 Tree = dict[str, Any]
@@ -16,10 +17,10 @@ Tree = dict[str, Any]
 def read_toml(path: Path) -> Tree:
     """The tree of settings in a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(files.read_text(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # among them numbers of thousands of digits, or as many brackets
         raise InputError(f"{path}: not a TOML file: {error}") from None
 
 

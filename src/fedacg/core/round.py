@@ -20,6 +20,8 @@ class Round:
     lr: float
     """η, the local learning rate that the round starts with."""
     seed: int = 0
+    rounds: int = 0
+    """How many rounds there are; 0 where only the server knows."""
 
     def random(self, purpose: str, *where: int) -> torch.Generator:
         """A stream of randomness for this purpose in this round, at the server or for one client."""

@@ -6,13 +6,70 @@ algebra and a local step a handful of in-place operations. Nothing here knows of
 
 import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fedacg.core.devices import wide
 from fedacg.errors import InputError
+
+
+class Layout:
+    """The order of the entries in the vectors of a run, and the way to the canonical order and back.
+
+    The canonical order is that of `torch.nn.utils.parameters_to_vector`. What is kept on disk is in that order, so
+    that it does not matter in which layout it was computed, or will be used.
+    """
+
+    def __init__(self, shapes: Sequence[torch.Size] = (), channels_last: bool = False) -> None:
+        self.channels_last = channels_last
+        self.size = sum(shape.numel() for shape in shapes)
+        self._parts: list[tuple[slice, torch.Size]] = []
+        first = 0
+        for shape in shapes:
+            # Where there is one channel or one point, both orders are the same.
+            if len(shape) == 4 and shape[1] > 1 and shape[2] * shape[3] > 1:
+                self._parts.append((slice(first, first + shape.numel()), shape))
+            first += shape.numel()
+
+    @classmethod
+    def of(cls, module: nn.Module, channels_last: bool) -> "Layout":
+        """That of the vectors of a `FlatModel`."""
+        return cls([p.shape for p in trainable(module)], channels_last)
+
+    @property
+    def name(self) -> str:
+        """As an experiment's `model.layout` has it."""
+        return "channels-last" if self.channels_last else "default"
+
+    @property
+    def matters(self) -> bool:
+        """Whether the two layouts of this model differ."""
+        return bool(self._parts)
+
+    def to_canonical(self, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Named vectors in the canonical order; those that are not a model's, such as buffers, are left alone."""
+        return {name: self._turn(name, vector, back=False) for name, vector in vectors.items()}
+
+    def from_canonical(self, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Vectors in the canonical order as this layout has them."""
+        return {name: self._turn(name, vector, back=True) for name, vector in vectors.items()}
+
+    def _turn(self, name: str, vector: Tensor, back: bool) -> Tensor:
+        if not self.channels_last or not self._parts or name == "buffers" or vector.shape != (self.size,):
+            return vector
+        turned = vector.clone()
+        for span, shape in self._parts:
+            if back:
+                _view(turned[span], shape, channels_last=True).copy_(vector[span].view(shape))
+            else:
+                turned[span].view(shape).copy_(_view(vector[span], shape, channels_last=True))
+        return turned
+
+
+CANONICAL = Layout()
+"""Of vectors that are in the canonical order already."""
 
 
 class FlatModel:

@@ -130,7 +130,12 @@ def _close_server() -> None:
         _servers.pop(os.getpid()).close()
 
 
-os.register_at_fork(after_in_child=lambda: [server.disconnect() for server in _servers.values()])
+def _disconnect_child() -> None:
+    for server in _servers.values():
+        server.disconnect()
+
+
+os.register_at_fork(after_in_child=_disconnect_child)
 
 
 class WorkerHandle(Handle):

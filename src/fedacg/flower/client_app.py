@@ -13,6 +13,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedacg.config.experiment import Experiment
+from fedacg.core.vector import Layout
 from fedacg.engines import Job, one_thread
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import RunError
@@ -36,7 +37,8 @@ def make(path: Path) -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         node, order = Node(path, context), read_order(message.content)
-        job, states = node.job(order), node.states(order)
+        job = node.job(order)
+        states = node.states(order, job)
         with node.computing():
             kept = _kept(states, order)
             answer = Worker(job).train(order.task(job.seed), unpack(message.content), kept)
@@ -68,8 +70,9 @@ class Node:
         ingredients = prepare(self.experiment, self.data.as_client(order.classes, order.clients))
         return make_job(self.experiment, ingredients)
 
-    def states(self, order: Order) -> ClientStates:
-        return ClientStates(self.options.state_folder / order.federation / str(order.client))
+    def states(self, order: Order, job: Job) -> ClientStates:
+        layout = Layout.of(job.module, job.channels_last)
+        return ClientStates(self.options.state_folder / order.federation / str(order.client), layout)
 
     @contextmanager
     def computing(self) -> Iterator[None]:

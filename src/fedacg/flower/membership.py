@@ -14,14 +14,14 @@ from uuid import uuid4
 
 import torch
 
+from fedacg.core.files import write_whole
 from fedacg.data.examples import Examples, FederatedData, TensorExamples
 from fedacg.data.pipelines import PlainPipeline
-from fedacg.errors import InputError
+from fedacg.errors import InputError, RunError
 from fedacg.flower.checks import EXAMPLES_FACTOR, Refused
 from fedacg.flower.options import ServerOptions
 from fedacg.flower.records import Announcement
 from fedacg.flower.usual import Remembered, middle
-from fedacg.runs.folder import write_whole
 
 FILE = "federation.json"
 _CLASSES_FACTOR = 10
@@ -59,8 +59,11 @@ class Membership:
             raise InputError(f"{path}: cannot be read: {error}") from None
 
     def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / FILE, (json.dumps(asdict(self), indent=2) + "\n").encode())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / FILE, (json.dumps(asdict(self), indent=2) + "\n").encode())
+        except OSError as error:
+            raise RunError(f"{folder / FILE}: cannot be written: {error}") from error
 
 
 class Roll(Protocol):

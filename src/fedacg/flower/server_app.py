@@ -11,6 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedacg.config.experiment import Experiment
+from fedacg.core.files import safe_name
 from fedacg.core.vector import clone, trainable
 from fedacg.errors import InputError
 from fedacg.flower.checks import Refused
@@ -43,7 +44,8 @@ def make(path: Path) -> ServerApp:
 def serve(experiment: Experiment, grid: Grid, config: Mapping[str, Any]) -> Result:
     """Play an experiment with the nodes of a grid, from where its run folder stands."""
     options = server_options(config)
-    folder = Path(options.out or f"runs/{experiment.name}-{experiment.method.name}-s{experiment.seed}").resolve()
+    name = f"{experiment.name}-{experiment.method.name}-s{experiment.seed}"
+    folder = (Path(options.out) if options.out else Path("runs") / safe_name(name)).resolve()
     holds_run = (folder / "experiment.toml").exists()
     if holds_run and not options.resume and not options.overwrite:
         raise InputError(f"{folder}: holds a run; go on with resume=true or replace it with overwrite=true")

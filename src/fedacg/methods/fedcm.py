@@ -15,7 +15,7 @@ from torch import Tensor
 from fedacg.core.round import Round
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Empirical
-from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
+from fedacg.methods.rules import Around, Average, Reply, State, Term, Totals
 from fedacg.methods.visit import Assignment
 
 
@@ -34,28 +34,21 @@ class ClientMomentum(Correction):
         g.mul_(self.alpha).add_(self._direction, alpha=1 - self.alpha)
 
 
-class DirectionServer(ServerRule):
-    """D ← −Σ ω_i Δ_i/(K_i η);  θ ← θ + η_g Σ ω_i Δ_i"""
-
-    def __init__(self, server_lr: float) -> None:
-        self.server_lr = server_lr
+class DirectionServer(Around):
+    """D ← −Σ ω_i Δ_i/(K_i η);  θ moves as the inner rule has it"""
 
     def init(self, theta: Tensor) -> State:
-        return {"theta": theta, "direction": torch.zeros_like(theta)}
+        return {**super().init(theta), "direction": torch.zeros_like(theta)}
 
     def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
-        return {"phi": state["theta"], "direction": state["direction"]}
+        return {**super().broadcast(state, round), "direction": state["direction"]}
 
     def collect(self, reply: Reply) -> Mapping[str, Term]:
-        return {
-            "delta": (reply.delta, reply.weight),
-            "direction": (reply.delta, -reply.weight / reply.total_lr),
-        }
+        return {**super().collect(reply), "direction": (reply.delta, -reply.weight / reply.total_lr)}
 
     def step(self, state: State, totals: Totals, round: Round) -> State:
-        theta = torch.add(state["theta"], totals["delta"], alpha=self.server_lr)
-        return {"theta": theta, "direction": totals["direction"]}
+        return {**super().step(state, totals, round), "direction": totals["direction"]}
 
 
 def fedcm(alpha: float, server_lr: float) -> Method:
-    return Method(DirectionServer(server_lr), objective=(Empirical(), ClientMomentum(alpha)))
+    return Method(DirectionServer(Average(server_lr)), objective=(Empirical(), ClientMomentum(alpha)))

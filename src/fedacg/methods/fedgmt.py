@@ -1,11 +1,12 @@
 """FedGMT: clients are held to the predictions of a moving average of the server's models.
 
     server   broadcast φ = θ and e
-    client   minimise ℓ_i(w) + γ·KL(softmax(z_e/T) ‖ softmax(z/T)) − ⟨g_i, w⟩ + α/2 ‖w − φ‖²;  then g_i ← g_i − αΔ_i
+    client   minimise ℓ_i(w) + γ·KL(softmax(z_e/T) ‖ softmax(z/T)) − ⟨g_i, w⟩ + α/2 ‖w − φ‖²
+             then keep g_i ← g_i − αΔ_i
     server   h ← h − (α/N) Σ_S Δ_i;  θ ← mean_S(w_i) − h/α;  e ← δe + (1 − δ)θ
 
-z_e are the logits of e without gradient; e starts at the first θ. The terms with g_i, α and h are FedDyn's, and with
-γ = 0 this is FedDyn. The divergence is taken without the factor T² that some put in front: γ takes it in.
+z_e are the logits of e without gradient; e starts at the first θ. The terms with g_i, α and h are FedDyn's, and
+with γ = 0 this is FedDyn. The divergence is taken without the factor T² that some put in front: γ takes it in.
 
 Li, Liu, Cui, Hu, Li, "One arrow, two hawks: Sharpness-aware minimization for federated learning via global model
 trajectory", ICML 2025, https://openreview.net/forum?id=80mK2Mqaph

@@ -9,8 +9,8 @@ Cov is the sample covariance, with 1/(n − 1), so that Σ̂⁻¹ = (1 + (n − 
 matrix is built: `posterior_delta` adds one sample at a time by the formula of Sherman and Morrison, O(n²d).
 
 The burn-in is a fraction of K_i; what is left over when the rest is cut into n blocks joins it, so the last block
-ends with the last step. A client with fewer steps than that has fewer samples; with n = 1 a client sends the mean of
-its iterates less θ, which is FedAvg where that block is one step. The first `warmup` rounds are FedAvg's.
+ends with the last step. A client with fewer steps than that has fewer samples; with n = 1 a client sends the mean
+of its iterates less θ, which is FedAvg where that block is one step. The first `warmup` rounds are FedAvg's.
 
 Al-Shedivat, Gillenwater, Xing, Rostamizadeh, "Federated learning via posterior averaging", ICLR 2021,
 https://arxiv.org/abs/2010.05273
@@ -20,7 +20,6 @@ https://arxiv.org/abs/2010.05273
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from fedacg.methods.method import Method
@@ -56,7 +55,7 @@ class PosteriorSamples(Correction):
 
     def begin(self, assignment: Assignment) -> None:
         assert isinstance(assignment.steps, int)
-        self._phi, self._seen = assignment.phi, 0
+        self._seen = 0
         self._plain = assignment.round.number <= self.warmup
         left = assignment.steps - int(self.burn_in * assignment.steps)
         count = min(self.samples, left)
@@ -65,7 +64,9 @@ class PosteriorSamples(Correction):
         self._sums: list[Tensor] = []
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        self._look(w - self._phi)
+        if not self._seen:
+            self._start = w.clone()
+        self._look(w - self._start)
         self._seen += 1
 
     def _look(self, offset: Tensor) -> None:

@@ -5,9 +5,9 @@
     server   θ ← mean_N(w_i + λ_i/μ)
 
 As clients send Δ_i = w_i − θ, the server knows the mean of all λ_i and nothing else need be sent. With g_i = −λ_i
-and h = −mean_N(λ_i) these are FedDyn's equations: the starting point is the only difference, and with own_start = 0,
-where clients start at θ, the two are the same. The server's mean is over all N clients, so everybody must take part
-in every round. Rounds without communication, which the paper also allows, are not modelled.
+and h = −mean_N(λ_i) these are FedDyn's equations: the starting point is the only difference, and with own_start =
+0, where clients start at θ, the two are the same. The server's mean is over all N clients, so everybody must take
+part in every round. Rounds without communication, which the paper also allows, are not modelled.
 
 Zhang, Hong, Dhople, Yin, Liu, "FedPD: A federated learning framework with adaptivity to non-IID data", IEEE
 Transactions on Signal Processing 2021, https://arxiv.org/abs/2005.11418
@@ -23,7 +23,7 @@ from fedacg.core.messages import Message
 from fedacg.methods.feddyn import DynamicRegulariser, DynamicServer
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical
-from fedacg.methods.visit import Assignment
+from fedacg.methods.visit import Assignment, Departure
 
 
 class PrimalDual(DynamicRegulariser):
@@ -38,8 +38,13 @@ class PrimalDual(DynamicRegulariser):
     def begin(self, assignment: Assignment) -> None:
         super().begin(assignment)
         self._w = assignment.flat.w
-        if self.own_start and "w" in assignment.kept:
-            self._w.copy_(assignment.kept["w"])
+        self._last = assignment.kept.get("w") if self.own_start else None
+
+    def start(self, point: Tensor) -> Tensor:
+        return point if self._last is None else self._last
+
+    def end(self, delta: Tensor, departure: Departure) -> None:
+        departure.send("delta", self._w - self._phi)
 
     def keep(self, arrived: Callable[[str], Tensor]) -> Message:
         return {**super().keep(arrived), "w": self._w}

@@ -1,14 +1,16 @@
 """FedProc: features are drawn to the prototype of their class, the mean feature of that class over all clients.
 
     server   broadcast φ = θ and the prototypes c_1 … c_C
-    client   minimise α_t CE(z) + (1 − α_t) CE(⟨f, c_k/‖c_k‖⟩ over the classes k),  f the features, α_t = min(1, t/T)
+    client   minimise α_t CE(z) + (1 − α_t) CE(⟨f, c_k/‖c_k‖⟩ over the classes k)
+             f the features, α_t = min(1, t/T)
              sends Δ_i, the sum of the features of each class over its examples, and how many there were
     server   θ ← θ + η_g Σ ω_i Δ_i;  c_k ← the sum of the sums over the sum of the counts
 
-A class that nobody of the cohort has keeps its prototype. One that nobody has had so far has none: it is left out of
-the second softmax, and an example of such a class has plain cross-entropy for its loss, so the first round is FedAvg's
-(the paper asks for prototypes before the first round instead). Each example's features are those of the local step of
-the last epoch that saw it, so that no pass over the data is added. With T = 1, α_t = 1 in every round: FedAvg.
+A class that nobody of the cohort has keeps its prototype. One that nobody has had so far has none: it is left out
+of the second softmax, and an example of such a class has plain cross-entropy for its loss, so the first round is
+FedAvg's (the paper asks for prototypes before the first round instead). Each example's features are those of the
+local step of the last epoch that saw it, so that no pass over the data is added. With T = 1, α_t = 1 in every
+round: FedAvg.
 
 Mu, Shen, Cheng, Geng, Fu, Zhang, Zhang, "FedProc: Prototypical contrastive federated learning on non-IID data",
 Future Generation Computer Systems 2023, https://arxiv.org/abs/2109.12273

@@ -1,4 +1,4 @@
-"""FedRCL: a contrastive loss on every stage's features, in which samples of a class do not collapse into one point.
+"""FedRCL: a contrastive loss on every stage's features that keeps the samples of a class from collapsing.
 
     client   minimise CE + μ·mean_l mean_i L_{l,i}, over the stages l and the samples i of a batch
              L = −log[e^{p/τ} / (e^{p/τ} + e^{n₁/τ} + e^{n₂/τ})] + β·[q ≥ λ]·(−log[e^{1/τ} / (e^{1/τ} + e^{q/τ})])
@@ -6,10 +6,10 @@
              other classes
     server   θ ← θ + η_g Σ ω_i Δ_i
 
-Features are what a stage puts out before its last activation, the mean over places or steps where there are several.
-A sample alone in its class has no term, and neither has a batch of one class; mean_i is over the samples that have
-one. Where a batch has a single sample of other classes there is no n₂. These are the hardest pairs that the authors'
-code takes; their paper's text sums over all.
+Features are what a stage puts out before its last activation, the mean over places or steps where there are
+several. A sample alone in its class has no term, and neither has a batch of one class; mean_i is over the samples
+that have one. Where a batch has a single sample of other classes there is no n₂. These are the hardest pairs that
+the authors' code takes; their paper's text sums over all.
 
 Seo, Kim, Kim, Han, "Relaxed contrastive learning for federated learning", CVPR 2024,
 https://arxiv.org/abs/2401.04928

@@ -5,8 +5,8 @@
              w ← w − η(G − g_i + α(w − φ));  then keep g_i ← g_i − αΔ_i and μ_i, send Δ_i and μ_i
     server   h ← h − (α/N) Σ_S Δ_i;  θ ← mean_S(w_i) − h/α;  s ← ρ μ̄/‖μ̄‖₂, μ̄ = mean_S μ_i
 
-As in FedDyn, whose α is 1/β in the paper of FedSMOO. All states start at zero, so the first visit of a first round is
-SAM's; with ρ = 0 everything that is new stays zero and this is FedDyn. Two gradients a step.
+As in FedDyn, whose α is 1/β in the paper of FedSMOO. All states start at zero, so the first visit of a first round
+is SAM's; with ρ = 0 everything that is new stays zero and this is FedDyn. Two gradients a step.
 
 Sun, Shen, Chen, Ding, Tao, "Dynamic regularized sharpness aware minimization in federated learning: Approaching
 global consistency and smooth landscape", ICML 2023, https://arxiv.org/abs/2305.11584

@@ -4,12 +4,12 @@
              ε = ρ |w − φ| ⊙ ∇P(w; B)/‖∇P(w; B)‖₂;  w ← w − η g(w + ε; B), on the same batch B
     server   θ ← θ + η_g Σ ω_i Δ_i
 
-The absolute value and the product are entry by entry: entries that have moved further from φ are perturbed more, and
-none that has not. At w = φ there is no perturbation, so a visit of one step is FedAvg's, and with ρ = 0 all are. Two
-gradients a step and a forward pass of φ. The training loss that is recorded is the one at w + ε.
+The absolute value and the product are entry by entry: entries that have moved further from φ are perturbed more,
+and none that has not. At w = φ there is no perturbation, so a visit of one step is FedAvg's, and with ρ = 0 all
+are. Two gradients a step and a forward pass of φ. The training loss that is recorded is the one at w + ε.
 
-Lee, Jeong, Kim, Oh, Yun, "FedSOL: Stabilized orthogonal learning with proximal restrictions in federated learning",
-CVPR 2024, https://arxiv.org/abs/2308.12532
+Lee, Jeong, Kim, Oh, Yun, "FedSOL: Stabilized orthogonal learning with proximal restrictions in federated
+learning", CVPR 2024, https://arxiv.org/abs/2308.12532
 
     fedacg run quickstart --method fedsol+acg
 """

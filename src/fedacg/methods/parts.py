@@ -60,8 +60,18 @@ class Part(ABC):  # noqa: B024 - each of its methods has a sensible default
     def begin(self, assignment: Assignment) -> None:  # noqa: B027 - most parts need no preparation
         """A client is about to take its local steps."""
 
+    def start(self, point: Tensor) -> Tensor:
+        """Where the client's steps start, from where they would without this part: at φ, unless it says otherwise.
+
+        Called after `begin`; a new tensor, and a row for each of several clients, where it moves the point.
+        """
+        return point
+
     def end(self, delta: Tensor, departure: Departure) -> None:  # noqa: B027 - most parts send nothing
-        """The steps are done, Δ_i = w_i − φ; parts that send something more, or something else, do so here."""
+        """The steps are done; Δ_i is w_i less the point they started at, which is φ unless a part moved it.
+
+        Parts that send something more, or something else, do so here.
+        """
 
     def keep(self, arrived: Callable[[str], Tensor]) -> Message:
         """What the client keeps until its next visit; `arrived` gives a sent vector as the server sees it."""

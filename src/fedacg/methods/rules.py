@@ -75,6 +75,12 @@ class Totals:
     def __getitem__(self, name: str) -> Tensor:
         return self._sums[name]
 
+    def changed(self, **sums: Tensor) -> "Totals":
+        """The same with other sums in place of these, for a rule around another."""
+        totals = copy(self)
+        totals._sums = {**self._sums, **sums}
+        return totals
+
 
 def released(state: State) -> Tensor:
     """The parameters that are evaluated and released."""
@@ -96,7 +102,7 @@ class ServerRule(ABC):
     def extras(self, classes: int, width: Callable[[], int], like: Tensor) -> State:
         """Further tensors of the state before the first round, for rules that keep some by class or feature.
 
-        `width` finds out how many features the head of a staged model takes; the tensors are of the type of `like`.
+        `width` finds out how many features the head of a staged model takes; `like` has the type to use.
         """
         return {}
 
@@ -198,7 +204,10 @@ class Lookahead(Momentum):
 
 
 class Adam(ServerRule):
-    """m ← β₁m + (1−β₁)Δ;  v ← β₂v + (1−β₂)Δ²;  θ ← θ + η_g m/(√v + τ);  v₀ = τ², no bias correction."""
+    """m ← β₁m + (1−β₁)Δ;  v ← β₂v + (1−β₂)Δ²;  θ ← θ + η_g m/(√v + τ);  v₀ = τ², no bias correction.
+
+    Its relatives differ in the second moment alone.
+    """
 
     def __init__(self, beta1: float, beta2: float, tau: float, server_lr: float) -> None:
         self.beta1, self.beta2, self.tau, self.server_lr = beta1, beta2, tau, server_lr
@@ -209,6 +218,10 @@ class Adam(ServerRule):
     def step(self, state: State, totals: Totals, round: Round) -> State:
         delta = totals["delta"]
         m = (state["m"] * self.beta1).add_(delta, alpha=1 - self.beta1)
-        v = (state["v"] * self.beta2).addcmul_(delta, delta, value=1 - self.beta2)
+        v = self.second(state["v"], delta)
         theta = torch.addcdiv(state["theta"], m, v.sqrt().add_(self.tau), value=self.server_lr)
         return {"theta": theta, "m": m, "v": v}
+
+    def second(self, v: Tensor, delta: Tensor) -> Tensor:
+        """The second moment after this round."""
+        return (v * self.beta2).addcmul_(delta, delta, value=1 - self.beta2)

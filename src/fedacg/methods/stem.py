@@ -6,11 +6,11 @@
              sends Δ_i = w_K − φ and d_K
     server   θ ← θ + Σ ω_i Δ_i;  d ← Σ ω_i d_K
 
-The paper averages x and d before the last step of a round and has the server take that step, x ← x̄ − ηd̄. With one
-η for all this is the mean of the points after the step, which is what θ is here, and φ + η'd is x̄. As there is no d
-before the first round, its first step goes against the plain gradient: a start at d = 0 would shrink it to a·g.
-In the paper everybody takes part in every round; that d is sent to whoever is sampled is an extension of ours, and
-so are the weights ω_i. a is constant. With a = 1 this is FedAvg.
+The paper averages x and d before the last step of a round and has the server take that step, x ← x̄ − ηd̄. With
+one η for all this is the mean of the points after the step, which is what θ is here, and φ + η'd is x̄. As there
+is no d before the first round, its first step goes against the plain gradient: a start at d = 0 would shrink it to
+a·g. In the paper everybody takes part in every round; that d is sent to whoever is sampled is an extension of
+ours, and so are the weights ω_i. a is constant. With a = 1 this is FedAvg.
 
 Khanduri, Sharma, Yang, Hong, Liu, Rajawat, Varshney, "STEM: A stochastic two-sided momentum algorithm achieving
 near-optimal sample and communication complexities for federated learning", NeurIPS 2021,

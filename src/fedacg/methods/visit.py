@@ -58,11 +58,26 @@ class Assignment:
         """φ, the point that was broadcast; the client's vector w starts there."""
         return self.broadcast["phi"]
 
+    def point(self, name: str) -> Tensor:
+        """A point that the client kept by `keep_point`, φ when it takes part for the first time."""
+        if name not in self.kept:
+            return self.phi.expand(self.scratch.shape)
+        return torch.where(self.kept[name + _SEEN] > 0, self.kept[name], self.phi)
+
     def state(self, name: str) -> Tensor:
         """A vector that the client kept, zero when it takes part for the first time."""
         if name in self.kept:
             return self.kept[name]
         return torch.zeros_like(self.phi).expand(self.scratch.shape)
+
+
+def keep_point(name: str, point: Tensor) -> Message:
+    """What a client keeps of a point, so that `Assignment.point` finds it and knows a client that has none."""
+    return {name: point, name + _SEEN: point.new_ones(*point.shape[:-1], 1)}
+
+
+_SEEN = " kept"
+"""Ends the name of a mark beside a point: of many clients at once, those that kept nothing have zeros."""
 
 
 class Departure:

@@ -4,15 +4,15 @@
     convolution   W = (T₁ ×₁ O₁ ×₂ I₁) ⊙ (T₂ ×₁ O₂ ×₂ I₂),  T: r × r × k × k, O: out × r, I: in × r;
                   2r(out + in + rk²) numbers in place of out·in·k²
 
-The entrywise product of two matrices of rank r can have any rank up to r², so that W can be of full rank as soon as
-r² ≥ min(m, n). The factors are the model's parameters: every method runs on them, and messages are shorter. The head,
-biases and normalisation stay as they are, and so does a layer whose factors would be no fewer numbers.
+The entrywise product of two matrices of rank r can have any rank up to r², so that W can be of full rank as soon
+as r² ≥ min(m, n). The factors are the model's parameters: every method runs on them, and messages are shorter. The
+head, biases and normalisation stay as they are, and so does a layer whose factors would be no fewer numbers.
 
 Factors are drawn from normal distributions whose width makes the entries of W vary as much as those of the weight
 they take the place of.
 
-Hyeon-Woo, Ye-Bin, Oh, "FedPara: Low-rank Hadamard product for communication-efficient federated learning", ICLR 2022,
-https://arxiv.org/abs/2108.06098
+Hyeon-Woo, Ye-Bin, Oh, "FedPara: Low-rank Hadamard product for communication-efficient federated learning", ICLR
+2022, https://arxiv.org/abs/2108.06098
 """
 
 from bisect import bisect_left
@@ -74,7 +74,7 @@ class FactorisedConv2d(nn.Module):
 
 
 def factorise(module: nn.Module, rank: float) -> nn.Module:
-    """The module with factors in place of the weights of its linear and convolutional layers; it is changed in place.
+    """The module, changed in place: factors for the weights of its linear and convolutional layers.
 
     A whole number is r itself, of every layer. A fraction γ takes r = (1 − γ)·r_min + γ·r_max, rounded, layer by
     layer: r_min is the least with which W can be of full rank, r_max the greatest with which numbers are saved.

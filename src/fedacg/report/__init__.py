@@ -3,11 +3,11 @@
 `write` is all that most callers need; `live` serves the page while runs go on. Reads runs, never changes them.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedacg.core import files
 from fedacg.errors import InputError
 from fedacg.report import curves, labels_picture, page
 from fedacg.report.cells import TerminalTable, to_markdown
@@ -50,16 +50,16 @@ def write(
         raise InputError(f"{', '.join(str(run.folder) for run in runs)}: no round has been recorded yet")
     material = gather(group_runs(runs), targets)
     splits = page.Splits(*splits_of(runs))
-    files = {
+    content = {
         "table.csv": to_csv(material.rows, material.targets).encode(),
         "table.md": to_markdown(material.columns).encode(),
         "table.tex": to_latex(material.columns).encode(),
         **_pictures(material, splits.found),
     }
     static = curves.render(curves.draw(material.curves, Axis.ROUNDS, material.targets), "png", dpi=100)
-    files["index.html"] = page.render(material, splits, chapter=chapter, picture=static).encode()
-    files.update(beside or {})
-    paths = _place(files, out)
+    content["index.html"] = page.render(material, splits, chapter=chapter, picture=static).encode()
+    content.update(beside or {})
+    paths = _place(content, out)
     return Report(TerminalTable(material.columns), material.rows, material.groups, material.notes, paths)
 
 
@@ -72,20 +72,12 @@ def _pictures(material: Material, splits: Sequence[Split]) -> dict[str, bytes]:
     return {f"{name}.{kind}": curves.render(each, kind) for name, each in figures.items() for kind in kinds}
 
 
-def _place(files: dict[str, bytes], out: Path) -> tuple[Path, ...]:
+def _place(content: dict[str, bytes], out: Path) -> tuple[Path, ...]:
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            _replace(out / name, content)
+        files.make_folder(out)
+        files.remove_drafts(out, content)
+        for name, each in content.items():
+            files.write_whole(out / name, each)
     except OSError as error:
         raise InputError(f"{out}: the report cannot be written: {error.strerror}") from error
-    return tuple(out / name for name in files)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    return tuple(out / name for name in content)

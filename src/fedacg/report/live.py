@@ -15,9 +15,10 @@ from time import perf_counter
 from fedacg.errors import InputError
 from fedacg.report import page
 from fedacg.report.content import Material, gather
-from fedacg.report.runs import EXPERIMENT, METRICS, SUMMARY, Group, Run, find_runs, group_runs, load_run
+from fedacg.report.runs import Group, Run, find_runs, group_runs, load_run
 from fedacg.report.split import splits_of
 from fedacg.report.tail import Tail
+from fedacg.runs.folder import EXPERIMENT, MARKER, METRICS, SUMMARY
 from fedacg.runs.history import History
 
 SOONEST = 2.0
@@ -108,8 +109,8 @@ class LiveReport:
         material = gather(groups, self._targets)
         return replace(material, notes=(*material.notes, *map(str, failed)))
 
-    def _read(self, metrics: Path) -> tuple[History, list[str]]:
-        return self._tails.setdefault(metrics, Tail(metrics)).read(), []
+    def _read(self, path: Path, *, sealed: bool) -> tuple[History, list[str]]:
+        return self._tails.setdefault(path, Tail(path)).read(sealed=sealed), []
 
 
 def _apart(group: Group) -> list[Group]:
@@ -121,7 +122,7 @@ def _apart(group: Group) -> list[Group]:
 
 def _fingerprint(folders: Sequence[Path]) -> str:
     """Changes when anything that a page shows of these runs does."""
-    names = (EXPERIMENT, METRICS, SUMMARY)
+    names = (MARKER, EXPERIMENT, METRICS, SUMMARY)
     states = [(str(folder), [_state(folder / name) for name in names]) for folder in folders]
     return hashlib.sha256(repr(states).encode()).hexdigest()[:16]
 

@@ -16,10 +16,11 @@ from fedacg.config.experiment import show
 from fedacg.report.cells import ABSENT, Cell, Column
 from fedacg.report.content import Material
 from fedacg.report.labels import LabelCounts
-from fedacg.report.runs import EXPERIMENT, Group, Run
+from fedacg.report.runs import Group, Run
 from fedacg.report.series import colour_of, dashes_of
 from fedacg.report.settings import common, differing
 from fedacg.report.split import Split
+from fedacg.runs.folder import EXPERIMENT
 
 _HEAT = (46, 134, 200)
 """The colour of a split's picture; shares are how much of it covers the ground, light or dark."""

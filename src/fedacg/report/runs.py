@@ -3,21 +3,24 @@
 Only reads. What a run folder holds is decided by `store`; what is said about it by `table` and `page`.
 """
 
-import json
 import os
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedacg.config.experiment import Experiment, flatten, show
+from fedacg.core import files
+from fedacg.core.text import printable_tree
 from fedacg.errors import InputError
 from fedacg.report.settings import Settings, differing, essential, identity, labels, method_name
+from fedacg.runs.folder import EXPERIMENT, METRICS, SUMMARY, check_description, read_marker, read_summary
 from fedacg.runs.history import History, read_metrics
 
-EXPERIMENT, METRICS, SUMMARY = "experiment.toml", "metrics.jsonl", "summary.json"
+_MOST_WHOLE = 2**63
+"""Whole numbers of a description are smaller than this, as TOML has it."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Run:
     history: History
     summary: dict[str, Any] | None
     notes: tuple[str, ...]
+    sealed: bool = False
+    """Whether all its files have checksums; not those of older versions."""
 
     @property
     def settings(self) -> Settings:
@@ -68,7 +73,7 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
     """The run folders among `folders`, each once: a folder that is no run counts as all runs below it."""
     found: dict[Path, Path] = {}
     for folder in folders:
-        if not folder.is_dir():
+        if not files.is_folder(folder):
             raise InputError(f"{folder}: no such folder")
         inside = sorted(_runs_below(folder))
         if not inside:
@@ -79,54 +84,99 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
 
 
 def _runs_below(folder: Path) -> Iterator[Path]:
-    for path, folders, files in os.walk(folder):
-        if EXPERIMENT in files:
+    for path, folders, names in os.walk(folder):
+        if EXPERIMENT in names:
             yield Path(path)
             folders.clear()  # what clients keep may be thousands of files
 
 
-def load_run(folder: Path, read: Callable[[Path], tuple[History, list[str]]] = read_metrics) -> Run:
-    """One run, finished or in progress, labelled by its method alone; `read` gives its rounds, with notes."""
-    if not (folder / EXPERIMENT).is_file():
+class ReadRounds(Protocol):
+    """The rounds in a metrics.jsonl, with notes; if `sealed`, each must have a checksum."""
+
+    def __call__(self, path: Path, *, sealed: bool) -> tuple[History, list[str]]: ...
+
+
+def load_run(folder: Path, read: ReadRounds = read_metrics) -> Run:
+    """One run, finished or in progress, labelled by its method alone."""
+    if not files.is_file(folder / EXPERIMENT):
         raise InputError(f"{folder}: holds no run: it needs {EXPERIMENT} and {METRICS}")
+    marker = read_marker(folder)
+    sealed = marker is not None and not marker.older
     description = _read_text(folder / EXPERIMENT)
     experiment = _parse(folder / EXPERIMENT, description)
     history = History()
     notes: list[str] = []
     # A run that has only just begun has no rounds to show yet.
-    if (folder / METRICS).exists():
-        history, notes = read(folder / METRICS)
-    summary = None
-    if (folder / SUMMARY).exists():
-        try:
-            summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+    if os.path.lexists(folder / METRICS):
+        history, notes = read(folder / METRICS, sealed=sealed)
+    try:
+        check_description(folder, marker)
+    except InputError as error:
+        notes.append(str(error))
+    summary = _usable(read_summary(folder, sealed=sealed))
+    if summary is None:
+        if os.path.lexists(folder / SUMMARY):
             notes.append(f"{folder / SUMMARY}: cannot be read; the run is taken as unfinished")
+    elif summary.get("rounds", history.rounds) != history.rounds:
+        notes.append(f"{folder}: has {history.rounds} of the {summary['rounds']} rounds that were played")
     if summary is None:
         rounds = f"{history.rounds} of {experiment.get('rounds', '?')} rounds"
         notes.append(f"{folder}: in progress, {rounds}" if history else f"{folder}: no rounds yet")
     skipped = [m for m in history if m.test_accuracy is not None and m.test_accuracy != m.test_accuracy]
     if skipped:
         notes.append(f"{folder}: accuracy is not a number in {len(skipped)} rounds, which are left out")
+    lossless = [m for m in history if m.test_loss is not None and m.test_loss != m.test_loss]
+    if lossless:
+        notes.append(f"{folder}: the test loss is not a number in {len(lossless)} rounds")
     label = method_name(flatten(experiment))
-    return Run(folder, label, experiment, description, history, summary, tuple(notes))
+    return Run(folder, label, experiment, description, history, summary, tuple(notes), sealed)
+
+
+def _usable(summary: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A summary whose entries are what they should be, as far as a report looks at them."""
+    if summary is None or not isinstance(summary.get("versions", {}), dict):
+        return None
+    rounds = summary.get("rounds", 0)
+    return summary if isinstance(rounds, int) and abs(rounds) < _MOST_WHOLE else None
 
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return files.read_text(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
 
 
 def _parse(path: Path, description: str) -> dict[str, Any]:
+    """The tables of a description, with what a report counts on; it need not be one that could be run."""
     try:
-        experiment = tomllib.loads(description)
-    except ValueError as error:
+        experiment: dict[str, Any] = printable_tree(tomllib.loads(description))
+        settings = flatten(experiment)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-    if "method.name" not in flatten(experiment):
+    if not isinstance(settings.get("method.name"), str):
         raise InputError(f"{path}: says no method: it needs [method] name")
+    seed, targets = settings.get("seed", 0), settings.get("evaluate.targets", [])
+    if not _is_whole(seed):
+        raise InputError(f"{path}: seed must be a whole number")
+    if not isinstance(targets, list) or not all(isinstance(t, float) or _is_whole(t) for t in targets):
+        raise InputError(f"{path}: evaluate.targets must be a list of numbers")
+    for key, value in settings.items():
+        if not _has_small_numbers(value):
+            raise InputError(f"{path}: {key} has a whole number that is too large")
     return experiment
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_WHOLE
+
+
+def _has_small_numbers(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_has_small_numbers, value))
+    if isinstance(value, dict):
+        return all(map(_has_small_numbers, value.values()))
+    return not isinstance(value, int) or abs(value) < _MOST_WHOLE
 
 
 def comparable(runs: Sequence[Run]) -> list[Settings]:

@@ -1,9 +1,13 @@
 """A small web server for a live report: on this machine only, two addresses, nothing but GET."""
 
 import errno
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import socket
 from socketserver import TCPServer
+from threading import BoundedSemaphore
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from fedacg.errors import InputError
@@ -11,6 +15,10 @@ from fedacg.report.live import LiveReport
 
 HOST = "127.0.0.1"
 _NAMES = {HOST, "localhost", "::1"}
+_PATIENCE = 10.0
+"""Seconds that a browser may take to ask, and to take each part of its answer; then its connection is closed."""
+_MOST = 32
+"""Connections at a time; more are closed at once, and a page that asks again later is served."""
 
 
 class Server(ThreadingHTTPServer):
@@ -20,6 +28,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, report: LiveReport, port: int) -> None:
         self.report = report
+        self._free = BoundedSemaphore(_MOST)
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
@@ -31,6 +40,23 @@ class Server(ThreadingHTTPServer):
         TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, self.server_address[1]
 
+    def process_request(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        """A browser that is no longer there, or does not listen, is no error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
     @property
     def address(self) -> str:
         return f"http://{HOST}:{self.server_port}/"
@@ -38,12 +64,24 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
+    timeout = _PATIENCE
 
     def do_GET(self) -> None:
-        address = urlsplit(self.path)
         if not self._is_asked_by_name():
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this page is for this machine only\n")
-        elif address.path == "/":
+            return
+        try:
+            self._serve()
+        except InputError as error:  # no run can be read at present
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n")
+
+    def _serve(self) -> None:
+        try:
+            address = urlsplit(self.path)
+        except ValueError:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is nothing here\n")
+            return
+        if address.path == "/":
             self._answer(HTTPStatus.OK, "text/html", self.server.report.page())
         elif address.path == "/live.json":
             seen = parse_qs(address.query).get("seen", [""])[0]
@@ -59,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
             return False
 
     def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
-        body = text.encode()
+        body = text.encode(errors="backslashreplace")
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from fedacg.core.text import csv_text
 from fedacg.report.runs import Group
 from fedacg.runs.history import Reached
 
@@ -114,7 +115,7 @@ def to_csv(rows: Sequence[Row], targets: Sequence[float]) -> str:
         for rounds, sent in zip(row.rounds_to, row.bytes_to, strict=True):
             numbers += [f"{rounds.reached}/{len(rounds.seeds)}", *_effort_pair(rounds), *_effort_pair(sent)]
         seeds = " ".join(map(str, row.seeds))
-        writer.writerow([row.label, row.method, seeds, *numbers, *_pair(row.seconds)])
+        writer.writerow([csv_text(row.label), csv_text(row.method), seeds, *numbers, *_pair(row.seconds)])
     return out.getvalue()
 
 

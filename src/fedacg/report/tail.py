@@ -5,6 +5,7 @@ Reading a whole file, once, is `metrics.read_metrics`.
 
 from pathlib import Path
 
+from fedacg.core.files import open_regular
 from fedacg.errors import InputError
 from fedacg.runs.history import History
 from fedacg.simulation.metrics import RoundMetrics
@@ -14,7 +15,7 @@ class Tail:
     """A metrics.jsonl that grows. A line without its end is one that is being written, and is left for later."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._sealed = path, False
         self._begin()
 
     def _begin(self) -> None:
@@ -22,10 +23,14 @@ class Tail:
         self._offset = 0
         self._last = b""
 
-    def read(self) -> History:
-        """All rounds so far. A file that is not the one it was, as after a resume, is read from its start."""
+    def read(self, *, sealed: bool = False) -> History:
+        """All rounds so far. A file that is not the one it was, as after a resume, is read from its start.
+
+        With `sealed`, every line must have a checksum.
+        """
+        self._sealed = sealed
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._offset - len(self._last))
                 if file.read(len(self._last)) != self._last:
                     self._begin()
@@ -42,7 +47,7 @@ class Tail:
 
     def _append(self, line: bytes) -> None:
         try:
-            self.history.append(RoundMetrics.from_json(line.decode()))
+            self.history.append(RoundMetrics.from_json(line, sealed=self._sealed))
         except ValueError as error:
             number = len(self.history) + 1
             raise InputError(f"{self._path}, line {number} cannot be read: {error}") from error

@@ -12,6 +12,7 @@ from fedacg import methods
 from fedacg.config.experiment import Experiment, parse
 from fedacg.config.names import GIVEN
 from fedacg.config.parameters import NAMES, Parameters, to_tree
+from fedacg.core.files import parse_folder
 from fedacg.core.vector import trainable
 from fedacg.data.examples import Examples
 from fedacg.data.own import Pair, from_pairs
@@ -93,7 +94,7 @@ def run(
     return play(
         experiment,
         ingredients,
-        folder=Path(out) if out is not None else None,
+        folder=parse_folder(out) if out is not None else None,
         resume=resume,
         overwrite=overwrite,
         cohorts=cohorts,

@@ -1,26 +1,34 @@
 """What clients keep between rounds, on disk: it grows with the clients that have taken part, not with N.
 
-A visit writes a file of its own, `CLIENT/ROUND.safetensors`, and never touches an older one. So a run that
-goes back to the checkpoint of a round finds the states of that round, whatever was written after it.
+A visit writes a file of its own, `SHARD/CLIENT-ROUND.safetensors`, and never touches an older one. So a run that
+goes back to the checkpoint of a round finds the states of that round, whatever was written after it. A shard
+holds a thousand clients, so that no folder gets long.
 """
 
-import os
+import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from shutil import rmtree
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
+from fedacg.core import files, vector_files
 from fedacg.core.messages import Message
-from fedacg.errors import RunError
+from fedacg.core.vector import CANONICAL, Layout
+from fedacg.errors import InputError, RunError
+
+_SHARD = 1000
+_FOLDER = re.compile(r"[0-9]{1,18}")
+_VISIT = re.compile(r"([0-9]{1,18})-([0-9]{1,18})\.safetensors")
+_OLDER_VISIT = re.compile(r"([0-9]{1,18})\.safetensors")
+"""In the first format, below a folder for every client."""
 
 
 class ClientStates:
-    """The states of clients below one folder."""
+    """The states of clients below one folder; only files with names of the kind above are touched there."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, layout: Layout = CANONICAL, *, sealed: bool = True) -> None:
+        self._folder, self._layout, self._sealed = folder, layout, sealed
         self._visits: defaultdict[int, list[int]] = defaultdict(list)
         """The rounds whose states are there, by client, in ascending order."""
         self._unsettled: set[int] = set()
@@ -30,16 +38,24 @@ class ClientStates:
         """Go back to how things stood after a round; 0 forgets everything."""
         self._visits.clear()
         self._unsettled.clear()
-        if round == 0 and self._folder.exists():
-            rmtree(self._folder)
-        for path in sorted(self._folder.glob("*/*.safetensors")):
-            visit = int(path.stem)
-            if visit > round:
-                path.unlink()
-            else:
-                self._visits[int(path.parent.name)].append(visit)
-        for visits in self._visits.values():
-            visits.sort()
+        try:
+            for client, visit in self._found():
+                self._visits[client].append(visit)
+            for client, visits in list(self._visits.items()):
+                # Visits before the last were left by a process that was killed before it could forget them.
+                kept = sorted(visit for visit in visits if 0 < visit <= round)[-1:]
+                for visit in set(visits) - set(kept):
+                    files.remove(self._path(client, visit))
+                if kept:
+                    self._visits[client] = kept
+                else:
+                    del self._visits[client]
+            if self._folder.is_dir() and not self._visits:
+                for shard in _entries(self._folder, _FOLDER):
+                    files.remove_if_empty(shard)
+                files.remove_if_empty(self._folder)
+        except OSError as error:
+            raise RunError(f"{self._folder}: cannot be written: {error}") from error
 
     @property
     def clients(self) -> set[int]:
@@ -53,14 +69,20 @@ class ClientStates:
     def read(self, client: int) -> Message:
         """What a client kept of its last visit, nothing before its first."""
         visits = self._visits.get(client)
-        return load_file(self._path(client, visits[-1])) if visits else {}
+        if not visits:
+            return {}
+        path = self._path(client, visits[-1])
+        vectors, facts = vector_files.load(path, sealed=self._sealed)
+        if facts and facts != _facts(client, visits[-1]):
+            raise InputError(f"{path}: damaged: is not the state of this client and round")
+        return self._layout.from_canonical(vectors)
 
     def write(self, round: int, client: int, state: Message) -> None:
         """Keep what a client takes away from a round."""
         path = self._path(client, round)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            save_file({name: vector.contiguous() for name, vector in state.items()}, path)
+            files.write_new(path, vector_files.pack(self._layout.to_canonical(state), _facts(client, round)))
         except (OSError, SafetensorError) as error:
             raise RunError(f"{path}: cannot be written: {error}") from error
         if round not in self._visits[client]:
@@ -69,14 +91,16 @@ class ClientStates:
 
     def settle(self, round: int) -> None:
         """Make sure that the states after a round are on the disk, before a checkpoint counts on them."""
-        for client in self._unsettled:
-            for visit in [visit for visit in self._visits[client] if visit <= round][-1:]:
-                path = self._path(client, visit)
-                try:
-                    with path.open("rb") as file:
-                        os.fsync(file.fileno())
-                except OSError as error:
-                    raise RunError(f"{path}: cannot be written: {error}") from error
+        folders = set()
+        try:
+            for client in self._unsettled:
+                for visit in [visit for visit in self._visits[client] if visit <= round][-1:]:
+                    files.sync(self._path(client, visit))
+                    folders |= {self._path(client, visit).parent, self._folder, self._folder.parent}
+            for folder in sorted(folders, reverse=True):
+                files.sync(folder)
+        except OSError as error:
+            raise RunError(f"{self._folder}: cannot be written: {error}") from error
 
     def forget(self, round: int) -> None:
         """Remove what nobody can ask for any more, now that a checkpoint of this round is on the disk."""
@@ -84,10 +108,42 @@ class ClientStates:
             visits = self._visits[client]
             covered = [visit for visit in visits if visit <= round]
             for visit in covered[:-1]:
-                self._path(client, visit).unlink(missing_ok=True)  # gone if Ctrl-C came in the middle of this
+                files.remove(self._path(client, visit))  # gone if Ctrl-C came in the middle of this
             self._visits[client] = covered[-1:] + [visit for visit in visits if visit > round]
             if visits[-1] <= round:
                 self._unsettled.discard(client)
 
     def _path(self, client: int, round: int) -> Path:
-        return self._folder / str(client) / f"{round}.safetensors"
+        return self._folder / str(client // _SHARD) / f"{client}-{round}.safetensors"
+
+    def _found(self) -> Iterator[tuple[int, int]]:
+        """The clients and rounds whose states are there."""
+        if not self._folder.is_dir():
+            return
+        self._rename_first_format()
+        for shard in _entries(self._folder, _FOLDER):
+            for path in _entries(shard, _VISIT) if shard.is_dir() else ():
+                client, visit = map(int, path.stem.split("-"))
+                if path == self._path(client, visit):
+                    yield client, visit
+
+    def _rename_first_format(self) -> None:
+        for folder in _entries(self._folder, _FOLDER):
+            for path in _entries(folder, _OLDER_VISIT) if folder.is_dir() else ():
+                renamed = self._path(int(folder.name), int(path.stem))
+                renamed.parent.mkdir(exist_ok=True)
+                path.rename(renamed)
+            files.remove_if_empty(folder)
+
+
+def _entries(folder: Path, names: re.Pattern[str]) -> list[Path]:
+    """What is called like this in a folder; a link under such a name is refused, as it leads out of it."""
+    found = sorted(path for path in folder.iterdir() if names.fullmatch(path.name))
+    for path in found:
+        if files.is_link(path):
+            raise InputError(f"{path}: is a link; the files of a run folder are its own")
+    return found
+
+
+def _facts(client: int, round: int) -> dict[str, str]:
+    return {"client": str(client), "round": str(round)}

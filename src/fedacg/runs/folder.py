@@ -1,90 +1,179 @@
 """The run folder: what is written, atomically, and read back.
 
+    run.json                 says that this is a run folder, its format, and the layout that the run computes in
     experiment.toml          the complete description
     metrics.jsonl            a line a round
     checkpoint.safetensors   the server's vectors and the round they belong to
     summary.json             when the run has ended
-    clients/                 what clients keep between rounds, for methods that need it (states.py)
+    model.json               what it takes to build the network again (model_file.py)
+    clients/                 what clients keep between rounds, for methods that need it (client_states.py)
     recorded/                the local models of rounds that were asked for (recording.py)
 
 The folder is consistent at every instant: kill -9 or a full disk cost the rounds since the last checkpoint.
+Vectors are in the canonical order, and every file has a checksum. Only these names are ever written or removed.
 """
 
 import fcntl
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import re
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 
 from fedacg.config.experiment import Experiment
+from fedacg.config.names import GIVEN
 from fedacg.config.recipe import read_toml
+from fedacg.core import files, seals, vector_files
+from fedacg.core.vector import CANONICAL, Layout
 from fedacg.errors import InputError, RunError
 from fedacg.runs.history import History, read_metrics
 from fedacg.simulation.federation import ServerState
 from fedacg.simulation.metrics import RoundMetrics
+from fedacg.version import __version__
 
-_FORMAT = "1"
+MARKER, EXPERIMENT, METRICS = "run.json", "experiment.toml", "metrics.jsonl"
+CHECKPOINT, SUMMARY, MODEL, LOCK = "checkpoint.safetensors", "summary.json", "model.json", ".lock"
+CLIENTS, RECORDED = "clients", "recorded"
+
+_FORMAT = "2"
+_FIRST_FORMAT = "1"
+"""Without run.json, checksums and the canonical order."""
+_FILES = (MARKER, EXPERIMENT, METRICS, CHECKPOINT, SUMMARY, MODEL)
+_BEFORE_A_RUN = re.compile(
+    rf"\.lock|run\.json|federation\.json|\.DS_Store|\.({'|'.join(map(re.escape, _FILES))}|federation\.json)"
+    r"\.[0-9]+\.draft"
+)
+"""What may be in a folder in which no run has begun yet."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What run.json says."""
+
+    layout: str
+    experiment: str
+    """The checksum of experiment.toml."""
+    older: bool
+    """Whether the run was begun by a version that knew no checksums."""
+
+    def write(self, folder: Path) -> None:
+        record = {
+            "program": "fedacg",
+            "format": _FORMAT,
+            "version": __version__,
+            "layout": self.layout,
+            "experiment": self.experiment,
+            "older": self.older,
+        }
+        files.write_whole(folder / MARKER, seals.seal(json.dumps(record, indent=2)).encode())
+
+
+def read_marker(folder: Path) -> Marker | None:
+    """What run.json says, None where there is none, as in folders of the first format."""
+    path = folder / MARKER
+    if not os.path.lexists(path):
+        return None
+    try:
+        record = seals.unseal(files.read_whole(path, files.MOST_TEXT))
+        if record.get("format") != _FORMAT:
+            raise InputError(f"format {record.get('format')!r}, this version reads {_FORMAT!r}")
+        return Marker(str(record["layout"]), str(record["experiment"]), bool(record["older"]))
+    except (OSError, InputError, KeyError) as error:
+        raise InputError(f"{path}: {_reason(error)}") from None
+
+
+def is_run(folder: Path) -> bool:
+    """Whether this program has begun a run there, of whatever format."""
+    try:
+        if seals.unseal(files.read_whole(folder / MARKER, files.MOST_TEXT)).get("program") == "fedacg":
+            return files.is_file(folder / EXPERIMENT)
+    except (OSError, InputError):
+        pass
+    return files.is_file(folder / EXPERIMENT) and files.is_file(folder / METRICS)
 
 
 class RunFolder:
     """A folder that one run writes, locked against a second one until it is closed."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        if path.exists() and not path.is_dir():
-            raise InputError(f"{path}: is a file; a run is kept in a folder")
-        _guard(path, lambda: path.mkdir(parents=True, exist_ok=True))
+    def __init__(self, path: Path, layout: Layout = CANONICAL) -> None:
+        self.path, self._layout = path, layout
+        self.sealed = True
+        """Whether every file must have a checksum; not in a run that an older version began."""
+        _check_place(path)
+        with _writing(path):
+            files.make_folder(path)
         self._lock = self._acquire()
-        self._metrics: IO[str] | None = None
+        self._metrics: IO[bytes] | None = None
 
     @property
     def experiment_path(self) -> Path:
-        return self.path / "experiment.toml"
+        return self.path / EXPERIMENT
 
     @property
     def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
     @property
     def checkpoint_path(self) -> Path:
-        return self.path / "checkpoint.safetensors"
+        return self.path / CHECKPOINT
 
     @property
     def summary_path(self) -> Path:
-        return self.path / "summary.json"
+        return self.path / SUMMARY
 
     def begin(self, experiment: Experiment, *, overwrite: bool = False) -> None:
         """Start a new run here; one that is here already is only replaced when asked."""
-        if self.experiment_path.exists():
-            if not overwrite:
-                raise InputError(f"{self.path}: holds a run; go on with --resume or replace it with --overwrite")
-            for path in (self.summary_path, self.checkpoint_path, self.metrics_path, self.experiment_path):
-                path.unlink(missing_ok=True)
-        write_whole(self.experiment_path, experiment.to_toml().encode())
+        self._check_links()
+        if is_run(self.path) and not overwrite:
+            raise InputError(f"{self.path}: holds a run; go on with --resume or replace it with --overwrite")
+        description = experiment.to_toml().encode()
+        with _writing(self.path):
+            files.remove_drafts(self.path, _FILES, of_living=True)
+            for name in (SUMMARY, CHECKPOINT, METRICS, MODEL, EXPERIMENT):
+                files.remove(self.path / name)
+        with _writing(self.path / MARKER):
+            Marker(self._layout.name, _checksum(description), older=False).write(self.path)
+        with _writing(self.experiment_path):
+            files.write_whole(self.experiment_path, description)
         self._open(History())
 
     def resume(self, experiment: Experiment) -> tuple[ServerState | None, History]:
         """Take up the run that is here: its last checkpoint, and the rounds up to it."""
-        if not self.experiment_path.exists():
+        self._check_links()
+        if not os.path.lexists(self.experiment_path):
             self.begin(experiment)
             return None, History()
+        marker = read_marker(self.path)
         found = Experiment.parse(read_toml(self.experiment_path))
+        check_description(self.path, marker)
         difference = found.difference(experiment)
         if difference:
             raise InputError(f"{self.path}: the run there is another experiment: {'; '.join(difference)}")
+        self.sealed = marker is not None and not marker.older
+        if marker is None:
+            check_first_format(self.path, found, self._layout)
         moment = self._load()
         done = moment.round if moment else 0
-        written = read_metrics(self.metrics_path)[0] if self.metrics_path.exists() else History()
-        history = History(metrics for metrics in written if metrics.round <= done)
-        if len(history) != done:
+        history = History()
+        if done:
+            # What comes after the checkpoint is played again, and may be in any state after a power failure.
+            history = read_metrics(self.metrics_path, sealed=self.sealed, last=done)[0]
+        if [metrics.round for metrics in history] != list(range(1, done + 1)):
             raise InputError(
                 f"{self.metrics_path}: has {len(history)} of the {done} rounds that the checkpoint has"
             )
+        with _writing(self.path / MARKER):
+            files.remove_drafts(self.path, _FILES, of_living=True)
+            files.remove(self.path / "checkpoint.draft")  # as the first format called it
+            description = files.read_whole(self.experiment_path)
+            Marker(self._layout.name, _checksum(description), older=not self.sealed).write(self.path)
         self._open(history)
         return moment, history
 
@@ -93,7 +182,9 @@ class RunFolder:
         file = self._metrics
         if file is None:
             raise ValueError("begin or resume comes first")
-        _guard(self.metrics_path, lambda: (file.write(metrics.to_json() + "\n"), file.flush()))
+        with _writing(self.metrics_path):
+            file.write(metrics.to_json().encode() + b"\n")
+            file.flush()
 
     @property
     def rounds(self) -> int:
@@ -105,99 +196,154 @@ class RunFolder:
         file = self._metrics
         if file is None:
             raise ValueError("begin or resume comes first")
-        state = {name: vector.contiguous() for name, vector in moment.vectors.items()}
-        metadata = {"format": _FORMAT, "round": str(moment.round)}
-
-        def write() -> None:
+        with _writing(self.checkpoint_path):
             # The lines of the rounds a checkpoint covers reach the disk before it does.
             os.fsync(file.fileno())
-            draft = self.checkpoint_path.with_suffix(".draft")
-            save_file(state, draft, metadata=metadata)
-            _settle(draft, self.checkpoint_path)
-
-        _guard(self.checkpoint_path, write)
+            facts = {"format": _FORMAT, "round": str(moment.round)}
+            content = vector_files.pack(self._layout.to_canonical(moment.vectors), facts)
+            files.write_whole(self.checkpoint_path, content)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, which marks the run as ended."""
-        write_whole(self.summary_path, (json.dumps(summary, indent=2) + "\n").encode())
+        with _writing(self.summary_path):
+            files.write_whole(self.summary_path, seals.seal(json.dumps(summary, indent=2)).encode())
 
     def close(self) -> None:
         """Let go of the folder."""
         if self._metrics is not None:
             with suppress(OSError):  # a line that could not be written was reported when it was added
                 self._metrics.close()
-        self._lock.close()
+        os.close(self._lock)
 
-    def _acquire(self) -> IO[str]:
-        path = self.path / ".lock"
+    def _acquire(self) -> int:
+        path = self.path / LOCK
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        _refuse_link(path)
+        with _writing(path):
+            lock = os.open(path, flags, 0o666)
         try:
-            lock = path.open("a+")
-        except OSError as error:
-            raise RunError(f"{path}: cannot be written: {error}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read().strip() or "unknown"
-            lock.close()
-            raise InputError(f"{self.path}: in use by another run (process {holder})") from None
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
+            found = os.fstat(lock)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+                raise InputError(f"{path}: is not this run folder's own file")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = re.match(rb"[0-9]+", os.read(lock, 20))
+                process = holder[0].decode() if holder else "unknown"
+                raise InputError(f"{self.path}: in use by another run (process {process})") from None
+            with _writing(path):
+                os.ftruncate(lock, 0)
+                os.write(lock, f"{os.getpid()}\n".encode())
+        except BaseException:
+            os.close(lock)
+            raise
         return lock
+
+    def _check_links(self) -> None:
+        """Refuse a folder in which one of our names stands for something elsewhere."""
+        for name in (*_FILES, CLIENTS, RECORDED):
+            _refuse_link(self.path / name)
 
     def _open(self, history: History) -> None:
         """Leave the lines of these rounds and nothing else, ready for the next."""
-        write_whole(self.metrics_path, "".join(metrics.to_json() + "\n" for metrics in history).encode())
-        self._metrics = self.metrics_path.open("a", encoding="utf-8")
+        with _writing(self.metrics_path):
+            lines = "".join(metrics.to_json() + "\n" for metrics in history)
+            files.write_whole(self.metrics_path, lines.encode())
+            flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._metrics = os.fdopen(os.open(self.metrics_path, flags), "ab")
 
     def _load(self) -> ServerState | None:
-        if not self.checkpoint_path.exists():
+        if not os.path.lexists(self.checkpoint_path):
             return None
-        return load_moment(self.path)
+        moment = load_moment(self.path)
+        return ServerState(moment.round, self._layout.from_canonical(moment.vectors))
 
 
 def is_finished(folder: Path, experiment: Experiment) -> bool:
     """Whether this very experiment has been run to its end there."""
-    if not (folder / "summary.json").exists():
+    marker = read_marker(folder) if os.path.lexists(folder / MARKER) else None
+    if read_summary(folder, sealed=marker is not None and not marker.older) is None:
         return False
-    return not Experiment.parse(read_toml(folder / "experiment.toml")).difference(experiment)
+    return not Experiment.parse(read_toml(folder / EXPERIMENT)).difference(experiment)
+
+
+def read_summary(folder: Path, *, sealed: bool) -> dict[str, Any] | None:
+    """The figures of a run that has ended; None while it has not, or where they cannot be read."""
+    try:
+        return seals.unseal(files.read_whole(folder / SUMMARY, files.MOST_TEXT), sealed=sealed)
+    except (OSError, InputError):
+        return None
 
 
 def load_moment(folder: Path) -> ServerState:
-    """The server's vectors in a run folder's checkpoint."""
-    path = folder / "checkpoint.safetensors"
+    """The server's vectors in a run folder's checkpoint, in the canonical order."""
+    path = folder / CHECKPOINT
+    marker = read_marker(folder)
+    sealed = marker is not None and not marker.older
+    state, facts = vector_files.load(path, sealed=sealed)
+    allowed = [_FORMAT] if sealed else [_FORMAT, _FIRST_FORMAT]
+    if facts.get("format") not in allowed:
+        raise InputError(f"{path}: format {facts.get('format')!r}, this version reads {' and '.join(allowed)}")
+    if not re.fullmatch("[0-9]{1,18}", facts.get("round", "")):
+        raise InputError(f"{path}: does not say which round it is of")
+    return ServerState(int(facts["round"]), state)
+
+
+def check_description(folder: Path, marker: Marker | None) -> None:
+    """Refuse a description that is not the one the run was begun with."""
+    path = folder / EXPERIMENT
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a checkpoint that can be read: {error}") from None
-    if metadata.get("format") != _FORMAT:
-        raise InputError(f"{path}: format {metadata.get('format')!r}, this version reads {_FORMAT!r}")
-    return ServerState(int(metadata["round"]), state)
+        content = files.read_whole(path, files.MOST_TEXT)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if marker is not None and _checksum(content) != marker.experiment:
+        raise InputError(f"{path}: was changed or damaged since the run began: its checksum does not fit")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Put a file in place whole, or not at all."""
-    draft = path.with_name(path.name + ".draft")
-
-    def write() -> None:
-        draft.write_bytes(content)
-        _settle(draft, path)
-
-    _guard(path, write)
-
-
-def _settle(draft: Path, path: Path) -> None:
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
-    draft.replace(path)
+def check_first_format(folder: Path, experiment: Experiment, layout: Layout) -> None:
+    """Refuse vectors of the first format, which did not say in which order they are, unless that is certain."""
+    given = experiment.model.name.partition(":")[0] == GIVEN
+    if layout.matters and (layout.channels_last or given):
+        raise InputError(
+            f"{folder}: was written by an older version, which kept convolutions in the order of its own memory "
+            "layout; this one cannot tell which that was, so run it again with --overwrite"
+        )
 
 
-def _guard(path: Path, action: Callable[[], object]) -> None:
-    """Do something to a file; a disk that will not have it is told plainly."""
+def _check_place(path: Path) -> None:
+    """Refuse to begin a run among files that are not a run's; nothing has been touched yet."""
     try:
-        action()
+        if not os.path.lexists(path):
+            return
+        if not path.is_dir():
+            raise InputError(f"{path}: is a file; a run is kept in a folder")
+        others = sorted(each.name for each in path.iterdir() if not _BEFORE_A_RUN.fullmatch(each.name))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if others and not is_run(path):
+        some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+        raise InputError(f"{path}: is not empty and holds no run ({some}); choose a folder of its own for the run")
+
+
+def _refuse_link(path: Path) -> None:
+    if files.is_link(path):
+        raise InputError(f"{path}: is a link; the files of a run folder are its own")
+
+
+def _checksum(content: bytes) -> str:
+    return f"{zlib.crc32(content):08x}"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror}"
+    return f"lacks {error}" if isinstance(error, KeyError) else str(error)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Do something to a file; a disk that does not allow it is reported plainly."""
+    try:
+        yield
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path}: cannot be written: {error}") from error

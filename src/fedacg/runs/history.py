@@ -3,7 +3,6 @@
 Accuracies are fractions here; percent is a matter of display.
 """
 
-import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -12,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Self, overload
 
+from fedacg.core import files, seals
 from fedacg.errors import InputError
 from fedacg.simulation.metrics import RoundMetrics
 
@@ -149,27 +149,27 @@ class History(Sequence[RoundMetrics]):
         return parts | {"total": math.fsum(parts.values())}
 
 
-def read_metrics(path: Path) -> tuple[History, list[str]]:
+def read_metrics(path: Path, *, sealed: bool = False, last: int | None = None) -> tuple[History, list[str]]:
     """The rounds in a `metrics.jsonl`, and notes on what was passed over.
 
     A last line that is not JSON is one that is being written, or was when the run was killed: it is left
-    out with a note. Anything else that does not fit is an InputError that names the line.
+    out with a note. Anything else that does not fit is an InputError that names the line. With `sealed`, every
+    line must have a checksum. What comes after the round `last` is not looked at.
     """
     try:
-        # Bytes cut in the middle of a character must be no worse than a line cut in the middle.
-        text = path.read_bytes().decode(errors="replace")
+        content = files.read_whole(path, files.MOST_TEXT)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     history = History()
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()]
     for number, line in lines:
+        if last is not None and history.rounds >= last:
+            break
         try:
-            history.append(RoundMetrics.from_json(line))
-        except json.JSONDecodeError as error:
-            if number == lines[-1][0]:
-                return history, [f"{path}: line {number} is only half written and was left out"]
-            raise InputError(f"{path}, line {number}: not JSON: {error.msg}") from error
+            history.append(RoundMetrics.from_json(line, sealed=sealed))
         except InputError as error:
+            if isinstance(error, seals.NotJson) and number == lines[-1][0]:
+                return history, [f"{path}: line {number} is only half written and was left out"]
             raise InputError(f"{path}, line {number}: {error}") from error
     return history, []
 

@@ -4,7 +4,7 @@ It is a file of its own, since the number of classes and the shape of an input f
 experiment.toml is the user's description, to which nothing is added.
 """
 
-import json
+import os
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,15 +17,15 @@ from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
 from fedacg.config.recipe import read_toml
 from fedacg.config.sections import Section
-from fedacg.core import plugins
-from fedacg.core.vector import FlatModel, sha256, trainable
-from fedacg.errors import DataMissing, InputError
+from fedacg.core import files, plugins, seals
+from fedacg.core.vector import FlatModel, Layout, sha256, trainable
+from fedacg.errors import DataMissing, InputError, RunError
 from fedacg.models.size import parameters
 from fedacg.runs.build import Ingredients, prepare
-from fedacg.runs.folder import load_moment, write_whole
+from fedacg.runs.folder import MODEL, SUMMARY, check_first_format, load_moment, read_marker, read_summary
 from fedacg.simulation.federation import ServerState
 
-FILE = "model.json"
+FILE = MODEL
 _TYPES = {str(kind).removeprefix("torch."): kind for kind in (torch.float32, torch.float64)}
 """The types that a network of the catalogue can be trained in."""
 
@@ -58,16 +58,21 @@ class ModelFile(Section):
     def read(cls, folder: Path) -> Self | None:
         """That of a run folder; None where the run was begun by a version that wrote none."""
         path = folder / FILE
-        if not path.exists():
+        if not os.path.lexists(path):
             return None
+        marker = read_marker(folder)
         try:
-            return cls.model_validate(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, RecursionError) as error:
+            content = files.read_whole(path, files.MOST_TEXT)
+            return cls.model_validate(seals.unseal(content, sealed=marker is not None and not marker.older))
+        except (OSError, ValueError) as error:
             reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
             raise InputError(f"{path}: does not describe a network: {reason}") from None
 
     def write(self, folder: Path) -> None:
-        write_whole(folder / FILE, (self.model_dump_json(indent=2) + "\n").encode())
+        try:
+            files.write_whole(folder / FILE, seals.seal(self.model_dump_json(indent=2)).encode())
+        except OSError as error:
+            raise RunError(f"{folder / FILE}: cannot be written: {error}") from error
 
     def build(self, folder: Path, size: int) -> nn.Module:
         """The network, with parameters that are to be overwritten by a vector of this size."""
@@ -107,7 +112,10 @@ def load_model(folder: Path | str, *, trust: bool = False) -> nn.Module:
     flat = FlatModel(module, channels_last=described.channels_last)
     if flat.read_buffers().numel() != _server_vector(folder, moment, "buffers").numel():
         raise InputError(f"{folder}: the checkpoint has other buffers than the network that {FILE} describes")
-    flat.load(theta, moment.vectors["buffers"])
+    layout = Layout.of(module, described.channels_last)
+    if read_marker(folder) is None:
+        check_first_format(folder, Experiment.parse(read_toml(folder / "experiment.toml")), layout)
+    flat.load(layout.from_canonical({"theta": theta})["theta"], moment.vectors["buffers"])
     _check_vector(folder, moment, flat)
     return flat.release()
 
@@ -133,13 +141,13 @@ def _of_its_data(folder: Path) -> ModelFile:
 
 def _check_vector(folder: Path, moment: ServerState, flat: FlatModel) -> None:
     """Refuse a checkpoint that is not the one a finished run ended with."""
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        ended, expected = summary.get("rounds"), summary.get("vector_sha256")
-    except FileNotFoundError:
+    if not os.path.lexists(folder / SUMMARY):
         return
-    except (OSError, ValueError, AttributeError, RecursionError):
-        raise InputError(f"{folder / 'summary.json'}: cannot be read, so the model cannot be checked") from None
+    marker = read_marker(folder)
+    summary = read_summary(folder, sealed=marker is not None and not marker.older)
+    if summary is None:
+        raise InputError(f"{folder / SUMMARY}: cannot be read, so the model cannot be checked")
+    ended, expected = summary.get("rounds"), summary.get("vector_sha256")
     if ended == moment.round and expected != sha256(flat.canonical()):
         raise InputError(
             f"{folder}: the checkpoint is not what the run ended with: its vector does not have the sha256 "

@@ -4,40 +4,54 @@
     recorded/00050/broadcast.safetensors  φ and the buffers that were sent
     recorded/00050/7.safetensors          w_i of client 7 as it arrived, and its buffers
 
-A round's folder appears when it is whole. Recording reads the run and changes nothing of it.
+A round's folder appears when it is whole. Recording reads the run and changes nothing of it. Vectors are in the
+canonical order, and only files of these names are touched.
 """
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import rmtree
+from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedacg.config.sections import AnalysisSettings
+from fedacg.core import files, seals, vector_files
+from fedacg.core.vector import CANONICAL, Layout
 from fedacg.errors import InputError, RunError
 from fedacg.simulation.replies import Arrivals
 
 FOLDER = "recorded"
+_ROUND = re.compile(r"[0-9]{5,18}")
+_FILE = re.compile(r"round\.json|(broadcast|[0-9]{1,18})\.safetensors|\.round\.json\.[0-9]+\.draft")
 
 
 class Recorder:
     """Writes the recorded rounds of a run folder."""
 
-    def __init__(self, run: Path, settings: AnalysisSettings) -> None:
-        self._folder, self._settings = run / FOLDER, settings
+    def __init__(self, run: Path, settings: AnalysisSettings, layout: Layout = CANONICAL) -> None:
+        self._folder, self._settings, self._layout = run / FOLDER, settings, layout
         self._draft: Path | None = None
         self._round = 0
         self._cohort: list[tuple[int, float]] = []
 
     def rewind(self, round: int) -> None:
-        """Forget what was recorded after a round; 0 forgets everything."""
-        for folder in self._folder.glob("*"):
-            if not folder.name.isdecimal() or int(folder.name) > round:
-                rmtree(folder)
+        """Forget what was recorded after a round, and what was not recorded whole; 0 forgets everything."""
+        if not self._folder.is_dir():
+            return
+        try:
+            for folder in self._folder.iterdir():
+                draft, name = folder.name.startswith("."), folder.name.removeprefix(".")
+                if _ROUND.fullmatch(name) and (draft or int(name) > round):
+                    _remove(folder)
+            if round == 0:
+                files.remove_if_empty(self._folder)
+        except OSError as error:
+            raise RunError(f"{self._folder}: cannot be written: {error}") from error
 
     def begin(self, round: int, broadcast: Mapping[str, Tensor]) -> None:
         """A round begins; from here to `end` it is recorded if it was asked for."""
@@ -45,7 +59,11 @@ class Recorder:
         self._phi, self._buffers = broadcast["phi"], broadcast["buffers"]
         if self._settings.wants(round):
             self._draft = self._folder / f".{round:05d}"
-            rmtree(self._draft, ignore_errors=True)
+            try:
+                _remove(self._draft)
+                files.make_folder(self._draft)
+            except OSError as error:
+                raise RunError(f"{self._draft}: cannot be written: {error}") from error
             self._write("broadcast", {"phi": broadcast["phi"], "buffers": broadcast["buffers"]})
 
     def see(self, arrivals: Arrivals) -> None:
@@ -64,9 +82,11 @@ class Recorder:
         clients, weights = zip(*self._cohort, strict=True) if self._cohort else ((), ())
         final = self._draft.with_name(f"{self._round:05d}")
         try:
-            (self._draft / "round.json").write_text(json.dumps({"clients": clients, "weights": weights}))
-            rmtree(final, ignore_errors=True)
+            record = json.dumps({"clients": clients, "weights": weights})
+            files.write_whole(self._draft / "round.json", seals.seal(record).encode())
+            _remove(final)
             self._draft.rename(final)
+            files.sync(self._folder)
         except OSError as error:
             raise RunError(f"{final}: cannot be written: {error}") from error
 
@@ -74,15 +94,33 @@ class Recorder:
         assert self._draft is not None
         path = self._draft / f"{name}.safetensors"
         try:
-            self._draft.mkdir(parents=True, exist_ok=True)
-            save_file({key: vector.contiguous() for key, vector in vectors.items()}, path)
+            content = vector_files.pack(self._layout.to_canonical(vectors), _facts(self._round, name))
+            files.write_new(path, content)
+            files.sync(path)
         except (OSError, SafetensorError) as error:
             raise RunError(f"{path}: cannot be written: {error}") from error
 
 
+def _facts(round: int, name: str) -> dict[str, str]:
+    return {"round": str(round), "of": name}
+
+
+def _remove(folder: Path) -> None:
+    """Remove a round; a link in its place is refused, and a user's file beside ours stays, with the folder."""
+    if files.is_link(folder):
+        raise InputError(f"{folder}: is a link; the files of a run folder are its own")
+    if not folder.is_dir():
+        return
+    # What says that the round is whole goes first.
+    for path in sorted(folder.iterdir(), key=lambda path: path.suffix != ".json"):
+        if _FILE.fullmatch(path.name):
+            files.remove(path)
+    files.remove_if_empty(folder)
+
+
 @dataclass(frozen=True)
 class Recorded:
-    """A recorded round. Vectors are in the order of the run's flat model."""
+    """A recorded round. Vectors are in the canonical order."""
 
     folder: Path
     round: int
@@ -92,37 +130,64 @@ class Recorded:
     """Those that answered, in the order of the cohort."""
     weights: tuple[float, ...]
     """ω_i"""
+    sealed: bool = True
+    """Whether its files must have checksums."""
 
     def local(self, place: int) -> tuple[Tensor, Tensor]:
         """w_i and the buffers of the client at this place of the cohort."""
-        found = _read(self.folder / f"{self.clients[place]}.safetensors")
+        name = str(self.clients[place])
+        found = _read(self.folder, self.round, name, "w", self.sealed)
+        if found["w"].shape != self.phi.shape or found["w"].dtype != self.phi.dtype:
+            raise InputError(f"{self.folder / name}.safetensors: does not fit the broadcast of its round")
         return found["w"], found["buffers"]
 
 
 def rounds(run: Path) -> list[int]:
     """The recorded rounds of a run folder."""
-    return sorted(int(path.parent.name) for path in (run / FOLDER).glob("[0-9]*/round.json"))
+    try:
+        found = [path for path in (run / FOLDER).iterdir() if (path / "round.json").is_file()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"{run / FOLDER}: cannot be read: {error.strerror}") from None
+    return sorted(int(path.name) for path in found if _ROUND.fullmatch(path.name))
 
 
-def load(run: Path, round: int) -> Recorded:
-    """A recorded round of a run folder."""
+def load(run: Path, round: int, *, sealed: bool = True) -> Recorded:
+    """A recorded round of a run folder; without `sealed`, also one that an older version wrote."""
     there = rounds(run)
     if not there:
         raise InputError(f"{run}: has no recorded rounds; run it with --set 'analysis.rounds=[{round}]'")
     if round not in there:
         raise InputError(f"{run}: round {round} was not recorded; choose from {', '.join(map(str, there))}")
     folder = run / FOLDER / f"{round:05d}"
+    path = folder / "round.json"
     try:
-        cohort = json.loads((folder / "round.json").read_text())
-        clients, weights = tuple(cohort["clients"]), tuple(cohort["weights"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / 'round.json'}: cannot be read: {error}") from None
-    broadcast = _read(folder / "broadcast.safetensors")
-    return Recorded(folder, round, broadcast["phi"], broadcast["buffers"], clients, weights)
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
+        cohort = seals.unseal(files.read_whole(path, files.MOST_TEXT), sealed=sealed)
+    except (OSError, InputError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
+    clients: Any = cohort.get("clients")
+    weights: Any = cohort.get("weights")
+    if not _are(clients, int) or not _are(weights, float) or len(clients) != len(weights):
+        raise InputError(f"{path}: cannot be read: must list clients and as many weights")
+    broadcast = _read(folder, round, "broadcast", "phi", sealed)
+    return Recorded(folder, round, broadcast["phi"], broadcast["buffers"], tuple(clients), tuple(weights), sealed)
+
+
+def _are(values: Any, kind: type) -> bool:
+    """Whether these are different numbers of clients, or finite weights."""
+    if not isinstance(values, list) or not all(type(value) in (int, kind) for value in values):
+        return False
+    if kind is int:
+        return len(set(values)) == len(values) and all(0 <= value < 2**63 for value in values)
+    return all(abs(value) <= 1 for value in values) and all(map(math.isfinite, values))
+
+
+def _read(folder: Path, round: int, name: str, vector: str, sealed: bool) -> dict[str, Tensor]:
+    path = folder / f"{name}.safetensors"
+    found, facts = vector_files.load(path, sealed=sealed)
+    if facts and facts != _facts(round, name):
+        raise InputError(f"{path}: damaged: is not what this round recorded under this name")
+    if found.keys() != {vector, "buffers"} or any(v.dim() != 1 for v in found.values()):
+        raise InputError(f"{path}: cannot be read: must hold the vectors {vector} and buffers")
+    return found

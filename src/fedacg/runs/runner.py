@@ -3,11 +3,12 @@
 This is where the rooms meet; each part of the work lives in its own.
 """
 
+import math
 import platform
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any, Protocol
 
@@ -17,16 +18,17 @@ from torch import Tensor, nn
 
 from fedacg import engines
 from fedacg.config.experiment import Experiment
-from fedacg.core.vector import FlatModel, clone, sha256
+from fedacg.core.vector import FlatModel, Layout, clone, sha256
 from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
 from fedacg.runs.build import Ingredients, plan
 from fedacg.runs.client_states import ClientStates
-from fedacg.runs.folder import RunFolder
+from fedacg.runs.folder import CLIENTS, RunFolder
 from fedacg.runs.history import History, Reached
 from fedacg.runs.model_file import ModelFile
 from fedacg.runs.recording import Recorder
+from fedacg.runs.scratch import scratch_folder
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, ServerState
 from fedacg.simulation.metrics import RoundMetrics
@@ -87,7 +89,8 @@ def play(
     planned = plan(
         experiment, ingredients, cohorts, presence
     )  # refuses what does not fit before anything is begun
-    store = RunFolder(folder) if folder else None
+    layout = Layout.of(ingredients.module, ingredients.channels_last)
+    store = RunFolder(folder, layout) if folder else None
     own_engine = None
     try:
         if engine is None:
@@ -99,9 +102,10 @@ def play(
             store.begin(experiment, overwrite=overwrite)
         if store:
             ModelFile.of(experiment, ingredients).write(store.path)
-        with one_thread(), torch.random.fork_rng(devices=[]), TemporaryDirectory(prefix="fedacg-") as scratch:
-            memory = ClientStates((store.path if store else Path(scratch)) / "clients")
-            recorder = Recorder(store.path, experiment.analysis) if store else None
+        place = nullcontext(store.path) if store else scratch_folder()
+        with one_thread(), torch.random.fork_rng(devices=[]), place as path:
+            memory = ClientStates(path / CLIENTS, layout, sealed=store is None or store.sealed)
+            recorder = Recorder(path, experiment.analysis, layout) if store else None
             done = moment.round if moment else 0
             memory.rewind(done)
             if recorder:
@@ -206,6 +210,7 @@ def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[
         "bytes_down": history.bytes_down,
         "bytes_up": history.bytes_up,
         "seconds": history.seconds,
+        "notes": _notes(history),
         "parameters": vector.numel(),
         "versions": {
             "fedacg": __version__,
@@ -215,6 +220,16 @@ def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[
         },
         "vector_sha256": sha256(vector),
     }
+
+
+def _notes(history: History) -> list[str]:
+    """What somebody who reads the figures must know."""
+    evaluated = [metrics for metrics in history if metrics.test_loss is not None]
+    unsound = [metrics.round for metrics in evaluated if not math.isfinite(metrics.test_loss or 0)]
+    if not unsound:
+        return []
+    number = f"{len(unsound)} of {len(evaluated)} evaluated rounds, first in round {unsound[0]}"
+    return [f"the test loss is not a finite number in {number}: outputs that are not numbers count as wrong"]
 
 
 def _flat(ingredients: Ingredients, moment: ServerState) -> FlatModel:

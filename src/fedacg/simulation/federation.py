@@ -123,7 +123,7 @@ class Federation:
 
     def _context(self, number: int) -> Round:
         lr = rate_of_round(self.job.local, number, self.rounds)
-        return Round(number, len(self.job.data.clients), self.sampling.size, lr, self.job.seed)
+        return Round(number, len(self.job.data.clients), self.sampling.size, lr, self.job.seed, self.rounds)
 
     def _tasks(self, round: Round, attendance: Attendance) -> list[Task]:
         """The work of those who are to answer."""

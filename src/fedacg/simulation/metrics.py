@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self
 
+from fedacg.core import seals
 from fedacg.errors import InputError
 
 
@@ -51,21 +52,26 @@ class RoundMetrics:
         return self.cohort if self.answered is None else self.answered
 
     def to_json(self) -> str:
-        """One line of strict JSON: what is None is absent, a number that is not finite is null."""
+        """One line of strict JSON with a checksum: what is None is absent, a number that is not finite is null."""
         known = {name: getattr(self, name) for name in _READERS}
         record = {name: value for name, value in known.items() if value is not None}
-        return json.dumps(_finite(record | dict(self.extra)), allow_nan=False)
+        return seals.seal(json.dumps(_finite(record | dict(self.extra)), allow_nan=False))
 
     @classmethod
-    def from_json(cls, line: str) -> Self:
-        """The record of one line; null is read as NaN, so that a diverged round stays one."""
-        record = json.loads(line)
-        if not isinstance(record, dict):
-            raise InputError("not a JSON object")
+    def from_json(cls, line: bytes | str, *, sealed: bool = False) -> Self:
+        """The record of one line; null is read as NaN, so that a diverged round stays one.
+
+        A checksum must fit, and with `sealed` there must be one.
+        """
+        record = seals.unseal(line if isinstance(line, bytes) else line.encode(), sealed=sealed)
         known = {name: read(name, record.pop(name)) for name, read in _READERS.items() if name in record}
         missing = [name for name in _REQUIRED if name not in known]
         if missing:
             raise InputError(f"lacks {', '.join(missing)}")
+        try:
+            _finite(record)  # what cannot be written back is not taken in
+        except RecursionError:
+            raise InputError("is nested too deeply") from None
         return cls(**known, extra=record)
 
 
@@ -79,36 +85,73 @@ def _finite(value: Any) -> Any:
     return value
 
 
+_MOST = 2**63 - 1
+"""Of whole numbers: what counters of other programs hold."""
+_LONGEST = 1e12
+"""Seconds; far above what a run can take, and far below where sums overflow."""
+
+
 def _integer(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{name} is {value!r}, not a whole number")
+        raise InputError(f"{name} is {_shown(value)}, not a whole number")
+    if not 0 <= value <= _MOST:
+        raise InputError(f"{name} is {_shown(value)}, must be from 0 to {_MOST}")
     return value
 
 
 def _number(name: str, value: object) -> float:
+    """A number; one that is not finite is NaN."""
     if value is None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{name} is {value!r}, not a number")
-    return float(value)
+        raise InputError(f"{name} is {_shown(value)}, not a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InputError(f"{name} is {_shown(value)}, which is too large") from None
+    return number if math.isfinite(number) else math.nan
+
+
+def _fraction(name: str, value: object) -> float:
+    number = _number(name, value)
+    if number < 0 or number > 1:
+        raise InputError(f"{name} is {_shown(value)}, must be from 0 to 1")
+    return number
+
+
+def _seconds(name: str, value: object) -> float:
+    number = _number(name, value)
+    if not 0 <= number <= _LONGEST:
+        raise InputError(f"{name} is {_shown(value)}, must be from 0 to {_LONGEST:g}")
+    return number
 
 
 def _integers(name: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise InputError(f"{name} is {value!r}, not a list")
+        raise InputError(f"{name} is {_shown(value)}, not a list")
     return tuple(_integer(name, item) for item in value)
 
 
 def _numbers(name: str, value: object) -> tuple[float, ...]:
     if not isinstance(value, list):
-        raise InputError(f"{name} is {value!r}, not a list")
+        raise InputError(f"{name} is {_shown(value)}, not a list")
     return tuple(_number(name, item) for item in value)
 
 
 def _table(name: str, value: object) -> dict[str, Any]:
+    """Figures by name, each a number or a list of them."""
     if not isinstance(value, dict):
-        raise InputError(f"{name} is {value!r}, not a table")
-    return {key: math.nan if item is None else item for key, item in value.items()}
+        raise InputError(f"{name} is {_shown(value)}, not a table")
+    return {
+        key: list(_numbers(f"{name}.{key}", item)) if isinstance(item, list) else _number(f"{name}.{key}", item)
+        for key, item in value.items()
+    }
+
+
+def _shown(value: object) -> str:
+    """A value as it is named in an error: its beginning, if it is long."""
+    text = f"of {value.bit_length()} bits" if isinstance(value, int) and abs(value) > _MOST else ascii(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 _READERS: dict[str, Callable[[str, object], Any]] = {
@@ -119,10 +162,10 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "train_loss": _number,
     "bytes_down": _integer,
     "bytes_up": _integer,
-    "seconds_train": _number,
-    "seconds_aggregate": _number,
-    "seconds_evaluate": _number,
-    "test_accuracy": _number,
+    "seconds_train": _seconds,
+    "seconds_aggregate": _seconds,
+    "seconds_evaluate": _seconds,
+    "test_accuracy": _fraction,
     "test_loss": _number,
     "answered": _integers,
     "stragglers": _integers,

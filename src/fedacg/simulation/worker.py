@@ -81,11 +81,13 @@ class Worker:
         assignment = self._assignment([task], [examples], broadcast, kept, [rates], self._delta)
         for part in job.method.parts:
             part.begin(assignment)
+        start = self._start(broadcast["phi"])
+        flat.w.copy_(start)
         self._seed_layers(task, "layers")
         flat.module.train()
         loss = train(flat, examples, job.data.pipeline, job.method, job.local, rates, task.random)
 
-        torch.sub(flat.w, broadcast["phi"], out=self._delta)
+        torch.sub(flat.w, start, out=self._delta)
         buffers = flat.read_buffers() - broadcast["buffers"]
         upload, keep = self._leave([task], flat.w, self._delta, buffers, as_row(kept))
         answer = Answers([task], [len(examples)], [loss], upload, keep)
@@ -105,12 +107,13 @@ class Worker:
         assignment = self._assignment(tasks, clients, broadcast, kept, rates, deltas)
         for part in job.method.parts:
             part.begin(assignment)
-        w.copy_(broadcast["phi"])
+        start = self._start(broadcast["phi"])
+        w.copy_(start)
         losses = fused.train(
             flat, w, clients, job.data.pipeline, job.method, job.local, rates, [task.random for task in tasks]
         )
 
-        torch.sub(w, broadcast["phi"], out=deltas)
+        torch.sub(w, start, out=deltas)
         upload, keep = self._leave(tasks, w, deltas, w.new_empty(len(group), 0), kept)
         back = torch.tensor(order).argsort()
         return Answers(
@@ -120,6 +123,12 @@ class Worker:
             upload={name: rows[back] for name, rows in upload.items()},
             keep={name: rows[back] for name, rows in keep.items()},
         )
+
+    def _start(self, phi: Tensor) -> Tensor:
+        """Where local steps start: at φ, unless a part moves the point."""
+        for part in self.job.method.parts:
+            phi = part.start(phi)
+        return phi
 
     def _leave(
         self, tasks: Sequence[Task], w: Tensor, delta: Tensor, buffers: Tensor, kept: Message
@@ -272,7 +281,8 @@ def _correct(logits: Tensor, y: Tensor) -> int:
     """How many labels are the largest logit; none where the outputs are not one row of logits an example."""
     if y.is_floating_point() or logits.dim() != 2:
         return 0
-    return int((logits.argmax(dim=1) == y).sum())
+    # A row with an output that is not a number has no largest: it is wrong, whatever the label.
+    return int(((logits.argmax(dim=1) == y) & ~logits.isnan().any(dim=1)).sum())
 
 
 def _label_counts(examples: Examples, classes: int) -> Tensor:

@@ -17,12 +17,12 @@ class Option:
     only: tuple[float, ...] = ()
     """The values there are, where they are few."""
     whole: bool = False
-    """Whether it counts something, so that a fraction makes no sense."""
+    """Whether it counts something."""
 
     def admits(self, value: float) -> bool:
         if self.only:
             return value in self.only
-        if self.whole and value != int(value):
+        if self.whole and value != value // 1:
             return False
         above = value > self.low if self.low_open else value >= self.low
         return above and (value < self.high if self.high_open else value <= self.high)
@@ -31,8 +31,8 @@ class Option:
         if self.only:
             return "{" + ", ".join(f"{value:g}" for value in self.only) + "}"
         high = "∞" if self.high == float("inf") else f"{self.high:g}"
-        whole = "the whole numbers of " if self.whole else ""
-        return f"{whole}{'(' if self.low_open else '['}{self.low:g}, {high}{')' if self.high_open else ']'}"
+        kind = "whole numbers of " if self.whole else ""
+        return kind + f"{'(' if self.low_open else '['}{self.low:g}, {high}{')' if self.high_open else ']'}"
 
 
 def rate(default: float) -> Option:
@@ -43,6 +43,11 @@ def rate(default: float) -> Option:
 def positive(default: float) -> Option:
     """A coefficient that may not."""
     return Option(default, low=0, low_open=True)
+
+
+def count(default: int) -> Option:
+    """How many of something, at least one."""
+    return Option(default, low=1, whole=True)
 
 
 def fraction(default: float) -> Option:

@@ -1,6 +1,6 @@
 """Methods that change where a local step goes: momentum sent to clients, perturbed gradients."""
 
-from fedacg.config.catalogue.entry import Entry, Option, fraction, positive, rate
+from fedacg.config.catalogue.entry import Entry, Option, count, fraction, positive, rate
 
 ENTRIES: tuple[Entry, ...] = (
     Entry(
@@ -57,5 +57,99 @@ ENTRIES: tuple[Entry, ...] = (
         equation="w ← w − η g(w + ε), ε = ρ |w − φ| ⊙ ∇KL(φ ‖ w)/‖·‖; θ ← θ + Δ",
         options={"rho": rate(1.0), "server_lr": positive(1.0)},
         build="fedacg.methods.fedsol:fedsol",
+    ),
+    Entry(
+        name="fedsam",
+        title="FedSAM",
+        reference="Qu et al., ICML 2022",
+        link="https://arxiv.org/abs/2206.02618",
+        equation="w ← w − η g(w + ρ g/‖g‖; B); θ ← θ + Δ",
+        options={"rho": rate(0.1), "server_lr": positive(1.0)},
+        build="fedacg.methods.sam:fedsam",
+    ),
+    Entry(
+        name="fedasam",
+        title="FedASAM",
+        reference="Caldarola, Caputo, Ciccone, ECCV 2022",
+        link="https://arxiv.org/abs/2203.11834",
+        equation="w ← w − η g(w + ρ T²g/‖Tg‖; B), T = |w| + η_a; θ ← θ + Δ",
+        options={"rho": rate(0.7), "eta": rate(0.2), "server_lr": positive(1.0)},
+        build="fedacg.methods.sam:fedasam",
+    ),
+    Entry(
+        name="mofedsam",
+        title="MoFedSAM",
+        reference="Qu et al., ICML 2022",
+        link="https://arxiv.org/abs/2206.02618",
+        equation="fedcm+sam: w ← w − η(α g(w + ρ g/‖g‖; B) + (1−α)D)",
+        options={
+            "rho": rate(0.1),
+            "alpha": Option(0.1, low=0, high=1, low_open=True, high_open=False),
+            "server_lr": positive(1.0),
+        },
+        build="fedacg.methods.sam:mofedsam",
+    ),
+    Entry(
+        name="fednsam",
+        title="FedNSAM",
+        reference="Liu et al., 2026",
+        link="https://arxiv.org/abs/2602.23827",
+        equation="fedavg+acg+sam: φ = θ + λm; w ← w − η g(w + ρ g/‖g‖; B)",
+        options={"rho": rate(0.1), "lam": fraction(0.85), "server_lr": positive(1.0)},
+        build="fedacg.methods.sam:fednsam",
+    ),
+    Entry(
+        name="fedlesam",
+        title="FedLESAM",
+        reference="Fan et al., ICML 2024",
+        link="https://arxiv.org/abs/2405.18890",
+        equation="w ← w − η g(w + ρ(φ_old − φ)/‖φ_old − φ‖; B); θ ← θ + Δ",
+        options={"rho": rate(0.1), "server_lr": positive(1.0)},
+        build="fedacg.methods.fedlesam:fedlesam",
+    ),
+    Entry(
+        name="fedinit",
+        title="FedInit",
+        reference="Sun, Shen, Tao, NeurIPS 2023",
+        link="https://arxiv.org/abs/2306.05706",
+        equation="w starts at φ + β(φ − w_i of its last visit); θ ← θ + Δ",
+        options={"beta": rate(0.1), "server_lr": positive(1.0)},
+        build="fedacg.methods.fedinit:fedinit",
+    ),
+    Entry(
+        name="fedadc",
+        title="FedADC",
+        reference="Ozfatura, Ozfatura, Gündüz, ISIT 2021",
+        link="https://arxiv.org/abs/2012.09102",
+        equation="w ← w − η(g + β_l m/K); m ← (β_g − β_l)m − Δ/η; θ ← θ − αηm",
+        options={"beta_local": fraction(0.5), "beta_global": fraction(0.5), "alpha": positive(1.0)},
+        build="fedacg.methods.fedadc:fedadc",
+    ),
+    Entry(
+        name="ghbm",
+        title="GHBM",
+        reference="Zaccone et al., 2025",
+        link="https://arxiv.org/abs/2311.18578",
+        equation="w ← w − ηg + (β/K)(θ_t − θ_{t−τ})/τ; θ ← θ + Δ",
+        options={"beta": fraction(0.9), "tau": count(10), "server_lr": positive(1.0)},
+        build="fedacg.methods.ghbm:ghbm",
+    ),
+    Entry(
+        name="mime",
+        title="Mime",
+        reference="Karimireddy et al., NeurIPS 2021",
+        link="https://arxiv.org/abs/2008.03606",
+        equation="w ← w − η(g(w) − g(φ) + c + βm); m ← βm + c; c = Σ ω_i ∇f_i(φ)",
+        options={"beta": fraction(0.9), "server_lr": positive(1.0)},
+        build="fedacg.methods.mime:mime",
+    ),
+    Entry(
+        name="mimelite",
+        title="MimeLite",
+        reference="Karimireddy et al., NeurIPS 2021",
+        link="https://arxiv.org/abs/2008.03606",
+        equation="w ← w − η(g + βm); m ← βm + Σ ω_i ∇f_i(φ); θ ← θ + Δ",
+        options={"beta": fraction(0.9), "server_lr": positive(1.0)},
+        build="fedacg.methods.mime:mimelite",
     ),
 )

@@ -1,0 +1,163 @@
+"""Files on disk: written whole or not at all, read only if they are files, never through a link when changed.
+
+Everything that is kept goes through here. What is written reaches the disk together with the folder that names it.
+Errors are OSErrors; whoever calls knows what they mean.
+"""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from fedacg.errors import InputError
+
+MOST_TEXT = 1 << 28
+"""Bytes of the largest text file that is read at once; a description or a run's metrics are far below it."""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put a file in place whole, or not at all; a link of its name is replaced and what it leads to left alone."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    try:
+        write_new(draft, content)
+        sync(draft)
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            remove(draft)
+        raise
+    sync(path.parent)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that is new under its name, without waiting for the disk."""
+    remove(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
+        file.write(content)
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """A file to read. A pipe or a device, which could keep the reader waiting for ever, is refused."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_whole(path: Path, most: int | None = None) -> bytes:
+    """A file's bytes, if there are no more than `most`."""
+    with open_regular(path) as file:
+        if most is not None and os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"larger than {most // 2**20} MiB")
+        return file.read()
+
+
+def read_text(path: Path) -> str:
+    """A text file; bytes that are no UTF-8 are a UnicodeDecodeError."""
+    return read_whole(path, MOST_TEXT).decode()
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder's list of names is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot do this for folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a link, if it is there; never what a link leads to, and never a folder."""
+    path.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, each known to the folder that holds it."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync(folder.parent)
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder unless something is in it; a link in its place stays."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def is_link(path: Path) -> bool:
+    """Whether a name stands for something elsewhere."""
+    try:
+        return stat.S_ISLNK(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder that may be looked at."""
+    try:
+        return path.is_dir()
+    except OSError:  # a folder above it may not be read
+        return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file that may be looked at."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def remove_drafts(folder: Path, names: Iterable[str], *, of_living: bool = False) -> None:
+    """Remove what processes that were killed left of these files; with `of_living`, whoever began it.
+
+    A folder that only one process writes may ask for the latter.
+    """
+    pattern = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.([0-9]{{1,10}})\.draft")
+    with os.scandir(folder) as entries:
+        found = [(Path(entry.path), pattern.fullmatch(entry.name)) for entry in entries]
+    for path, match in found:
+        if match and (of_living or not is_alive(int(match[2]))):
+            remove(path)
+
+
+def is_alive(process: int) -> bool:
+    """Whether there is a process of this number on this machine."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def parse_folder(text: Path | str) -> Path:
+    """A folder that a user names; no name at all would silently be the current folder."""
+    if not str(text) or "\0" in str(text):
+        raise InputError(f"out = {str(text)!r}: must be the name of a folder")
+    return Path(text)
+
+
+def safe_name(name: str) -> str:
+    """What tells a run's folder apart; a name that would lead out of the folder above it is refused."""
+    if "/" in name or os.sep in name or name in (".", "..") or not name.isprintable() or len(name.encode()) > 200:
+        raise InputError(
+            f"name = {name!r}: a run's folder is called by it, so it must be without / and control characters, "
+            "and at most 200 bytes long; or say which folder with --out"
+        )
+    return name

@@ -1,0 +1,41 @@
+"""FedLESAM: sharpness-aware steps whose ascent is the way that the global model came, at the cost of one gradient.
+
+    client   ε = ρ (φ_old − φ)/(‖φ_old − φ‖₂ + 10⁻¹⁶), φ_old what it was sent at its last visit
+             w ← w − η g(w + ε; B);  keeps φ
+    server   θ ← θ + η_g Σ ω_i Δ_i
+
+The way back is uphill: φ_old − φ stands for the global gradient. At a client's first visit ε = 0.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedacg.core.messages import Message
+from fedacg.methods.method import Method
+from fedacg.methods.parts import Gradient, LocalStep
+from fedacg.methods.rules import Average
+from fedacg.methods.visit import Assignment, keep_point
+
+
+class GlobalAscent(LocalStep):
+    """g(w + ε), ε the same for all steps of a visit"""
+
+    def __init__(self, rho: float) -> None:
+        self.rho = rho
+
+    def begin(self, assignment: Assignment) -> None:
+        back = assignment.point("sent") - assignment.phi
+        self._ascent = back * (self.rho / (torch.linalg.vector_norm(back, dim=-1, keepdim=True) + 1e-16))
+        self._phi = assignment.phi.expand(back.shape)
+
+    def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
+        return gradient(w + self._ascent[: len(w)])
+
+    def keep(self, arrived: Callable[[str], Tensor]) -> Message:
+        return keep_point("sent", self._phi)
+
+
+def fedlesam(rho: float, server_lr: float) -> Method:
+    return Method(Average(server_lr), step=GlobalAscent(rho))

@@ -1,0 +1,110 @@
+"""Damage to every file of a run folder: each command says what is wrong in one line, or does its work."""
+
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedacg.errors import InputError
+from fedacg.report import live
+from fedacg.report.live import LiveReport
+from support.command import Command
+from support.damage import Damage, every_damage
+
+SETTINGS = ["rounds=4", "analysis.rounds=[2]", "method.name=feddyn", "data.clients=6", "local.steps=1"]
+SET = [word for setting in SETTINGS for word in ("--set", setting)]
+COMMANDS = {
+    "resume": ["run", "tiny.toml", "--out", "run", "--resume", "--quiet", *SET],
+    "report": ["report", "run", "--out", "report", "--quiet"],
+    "analyze": [
+        "analyze",
+        "run",
+        "--out",
+        "analysis",
+        "--quiet",
+        "--what",
+        "divergence,stability,drift,cka",
+        "--examples",
+        "20",
+        "--workers",
+        "1",
+    ],
+}
+PARTS = 12
+LONGEST = 60
+"""Seconds after which a command is taken to hang."""
+
+
+@pytest.fixture
+def whole(fedacg: Command) -> Iterator[Path]:
+    """A finished run with client states and a recorded round, and files of the user's own beside it."""
+    assert fedacg("run", "tiny.toml", "--out", "whole", "--quiet", *SET).code == 0
+    (fedacg.folder / "precious").mkdir()
+    (fedacg.folder / "precious" / "thesis.txt").write_text("dear")
+
+    def hangs(*_: object) -> None:
+        raise TimeoutError("hangs")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    yield fedacg.folder / "whole"
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def damaged(whole: Path, damage: Damage) -> Path:
+    run = whole.parent / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    shutil.copytree(whole, run)
+    damage.do(run)
+    signal.alarm(LONGEST)
+    return run
+
+
+def watched(run: Path) -> None:
+    try:
+        report = LiveReport([run])
+    except InputError:
+        return
+    assert "<html" in report.page()
+    assert report.news("").startswith("{")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_command_meets_every_damage_with_one_line(
+    fedacg: Command, whole: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    monkeypatch.setattr(live, "splits_of", lambda runs: ([], []))
+    damages = list(every_damage(whole, random.Random(part)))
+    assert len(damages) > 2000
+    for place, damage in enumerate(damages[part::PARTS]):
+        watched(damaged(whole, damage))
+        # Of strange values there are many, and what is read of them is read by all commands alike.
+        some = list(COMMANDS)[place % 3 :][:1] if "strange" in damage.name else list(COMMANDS)
+        for name in some:
+            damaged(whole, damage)
+            outcome = fedacg(*COMMANDS[name])
+            assert outcome.code in (0, 1, 2), (damage.name, name)
+            assert bool(outcome.code) == outcome.err.startswith("error: "), (damage.name, name, outcome.err)
+            assert "\x1b" not in outcome.out + outcome.err, (damage.name, name)
+        assert (whole.parent / "precious" / "thesis.txt").read_text() == "dear", damage.name
+
+
+def test_one_damaged_run_does_not_take_the_page_of_the_others_down(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "splits_of", lambda runs: ([], []))
+    runs = whole.parent / "runs"
+    shutil.copytree(whole, runs / "good")
+    for place, damage in enumerate(every_damage(whole, random.Random(1))):
+        if place % 200 == 0:
+            shutil.copytree(whole, runs / f"bad{place}")
+            damage.do(runs / f"bad{place}")
+    (runs / "worse").mkdir()
+    (runs / "worse" / "experiment.toml").write_text("seed = [1]")
+    report = LiveReport([runs])
+    assert "feddyn" in report.page()
+    assert "worse/experiment.toml: says no method" in report.page()
