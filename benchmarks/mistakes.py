@@ -10,7 +10,6 @@ and gradients clipped to norm 10. Printed are mean test accuracies over the seed
 
 import argparse
 import csv
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax
 
 from fedacg.config.experiment import Experiment
-from fedacg.config.recipe import find, override
+from fedacg.config.recipe import find, override, with_method
 from fedacg.core.round import Round
 from fedacg.data.examples import FederatedData
 from fedacg.engines import one_thread
@@ -44,14 +43,12 @@ from fedacg.methods.method import Method
 from fedacg.methods.moon import Contrastive
 from fedacg.methods.parts import Forward, Part, Proximal
 from fedacg.methods.rules import Lookahead, Reply, ServerRule, State, Term, Totals
+from fedacg.methods.scaffold import Controls, ControlVariate
 from fedacg.methods.stem import MomentumStep
 from fedacg.methods.storm import Storm
 from fedacg.methods.visit import Assignment, Departure
 from fedacg.runs.build import load_data, prepare
 from fedacg.runs.runner import play
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "methods"))
-import scaffold
 
 SETTINGS = (
     "data.clients=20",
@@ -220,21 +217,21 @@ class Forgotten(Contrastive):
         return {}
 
 
-class FlippedSign(scaffold.ControlVariate):  # type: ignore[misc]
+class FlippedSign(ControlVariate):
     """g ← g − c + c_i"""
 
     def correct(self, g: Tensor, w: Tensor) -> None:
         g.sub_(self._shift[: len(w)])
 
 
-class NeverStored(scaffold.ControlVariate):  # type: ignore[misc]
+class NeverStored(ControlVariate):
     """c_i stays zero."""
 
     def keep(self, arrived: Callable[[str], Tensor]) -> Mapping[str, Tensor]:
         return {}
 
 
-class ByEpochs(scaffold.ControlVariate):  # type: ignore[misc]
+class ByEpochs(ControlVariate):
     """c_i⁺ = c_i − c − Δ_i/(Eη), with epochs in place of steps"""
 
     def begin(self, assignment: Assignment) -> None:
@@ -242,7 +239,7 @@ class ByEpochs(scaffold.ControlVariate):  # type: ignore[misc]
         self._total_lr = assignment.round.lr * (assignment.local.epochs or 1)
 
 
-class WithoutN(scaffold.Controls):  # type: ignore[misc]
+class WithoutN(Controls):
     """c ← c + Σ_S (c_i⁺ − c_i)/|S|"""
 
     def step(self, state: State, totals: Totals, round: Round) -> State:
@@ -315,7 +312,7 @@ class FromTheBroadcast(Trajectory):
 
 
 def scaffold_part(kind: type) -> Callable[[Method], Method]:
-    return part(scaffold.ControlVariate, turned(kind))
+    return part(ControlVariate, turned(kind))
 
 
 STRONG = "fedprox:mu=1.0"
@@ -379,15 +376,8 @@ def accuracy(experiment: Experiment, put_in: Callable[[Method], Method] | None) 
 
 
 def described(method: str, seed: int, rounds: int) -> Experiment:
-    name, *options = method.replace("scaffold", "scaffold;scaffold").split(":")
-    table = dict(pair.split("=") for pair in options)
-    settings = [
-        f"method.name={name.replace(';', ':')}",
-        *(f"method.{key}={value}" for key, value in table.items()),
-    ]
-    return Experiment.parse(
-        override(find("quickstart"), [*SETTINGS, *settings, f"seed={seed}", f"rounds={rounds}"])
-    )
+    tree = override(with_method(find("quickstart"), method), [*SETTINGS, f"seed={seed}", f"rounds={rounds}"])
+    return Experiment.parse(tree)
 
 
 def main() -> None:
