@@ -358,12 +358,12 @@ x, y = torch.rand(12, 1, 16, 16), torch.arange(12) % 3
 for name in [*methods.METHODS, "fedacg+paq"]:
     module = build("cnn", classes=3, shape=(1, 16, 16))
     data = from_pairs([(x, y)], (x, y))
-    worker = Worker(read_only(Job(module, False, data, methods.build(name), LocalSettings(batch=4), 0, 5)))
+    job = Job(module, False, data, methods.build(name), LocalSettings(batch=4), 0, 5)
+    worker = Worker(read_only(job))
     flat = FlatModel(clone(module))
-    rule = methods.build(name).rule
     kept = {}
     for round in (Round(number, 1, 1, lr=0.1) for number in (1, 2)):
-        down = {**rule.broadcast(rule.init(flat.w), round), "buffers": flat.read_buffers()}
+        down = {**job.method.rule.broadcast(job.first_state(flat.w), round), "buffers": flat.read_buffers()}
         kept = read_only(worker.serve([Task(round, 0, 3)], read_only(down), kept).keep)
     worker.evaluate(read_only({"theta": flat.w, "buffers": flat.read_buffers()}), 0, 12)
     print(name)

@@ -140,7 +140,10 @@ def normalised() -> nn.Module:
 def cases() -> Iterator[tuple[str, Ingredients, dict[str, Any]]]:
     for method in (*methods.METHODS, "fedprox+acg", "fedacg+paq"):
         module = models.build("cnn", classes=4, shape=(3, 8, 8))
-        yield method, Ingredients(module, False, pictures(), methods.build(method)), {"local": {"clip": 0.5}}
+        built = methods.build(method)
+        size = 4 if "full participation" in built.needs else 2
+        extra = {"local": {"clip": 0.5}, "cohort": {"size": size}}
+        yield method, Ingredients(module, False, pictures(), built), extra
     module = models.build("cnn", classes=4, shape=(3, 8, 8))
     yield "channels last", Ingredients(module, True, pictures(), methods.build("fedacg")), {}
     yield "buffers and dropout", Ingredients(normalised(), False, pictures(), methods.build("fedacg")), {}

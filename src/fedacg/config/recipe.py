@@ -102,7 +102,7 @@ def override(tree: Tree, assignments: Sequence[str]) -> Tree:
 def _drop_options(section: str, table: Tree) -> None:
     """Another model or method has other options than those that stand there."""
     if section in ("model", "method"):
-        for key in table.keys() - {"layout"}:
+        for key in table.keys() - {"layout", "factorise"}:
             del table[key]
 
 

@@ -99,6 +99,9 @@ class ModelSettings(Section):
     name: str = "mlp"
     layout: Literal["auto", "default", "channels-last"] = "auto"
     """How convolution weights lie in the vector; `auto` takes what was measured to be fast."""
+    factorise: float = Field(0, ge=0)
+    """FedPara: the rank of the factors that weights are made of, or a fraction of the way from the least rank with
+    which a weight can be any matrix to the greatest that saves anything; 0 leaves weights as they are."""
 
     @field_validator("name")
     @classmethod

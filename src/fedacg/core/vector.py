@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from fedacg.core.devices import wide
 from fedacg.errors import InputError
 
 
@@ -174,6 +175,13 @@ def as_rows(tensor: Tensor, rows: int) -> Tensor:
 def add_scaled(a: Tensor, b: Tensor, factor: float | Tensor) -> Tensor:
     """a + factor·b, where the factor is one number or a column with one for each row."""
     return torch.addcmul(a, b, factor) if isinstance(factor, Tensor) else torch.add(a, b, alpha=factor)
+
+
+def clip(g: Tensor, largest: float) -> None:
+    """g ← g·min(1, c/(‖g‖ + 10⁻⁶)), as `torch.nn.utils.clip_grad_norm_` does; each row by its own norm."""
+    scale = largest / (torch.linalg.vector_norm(g, dim=-1, keepdim=True).to(wide(g)) + 1e-6)
+    if bool((scale < 1).any()):
+        g.mul_(scale.clamp_(max=1).to(g.dtype))
 
 
 def sha256(vector: Tensor) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedacg.core.messages import Message
+from fedacg.errors import InputError
 from fedacg.methods.fedavg import fedavg
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Part
@@ -42,6 +43,10 @@ class RelaxedStart(Part):
 
 
 def add_relaxed_start(method: Method, beta: float) -> Method:
+    if any(type(part).start is not Part.start for part in method.parts):
+        raise InputError("it has a starting point of its own")
+    if not method.step.corrected:
+        raise InputError("its steps are compared with those from another point, which would not move along")
     return replace(method, objective=(*method.objective, RelaxedStart(beta)))
 
 

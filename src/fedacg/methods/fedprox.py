@@ -19,4 +19,8 @@ def fedprox(mu: float, server_lr: float) -> Method:
 def add_proximal(method: Method, mu: float) -> Method:
     if any(part.pulls for part in method.corrections):
         raise InputError("it pulls towards φ already; set the strength of that pull instead")
+    if not method.step.corrected:
+        raise InputError(
+            "its steps are compared with those from another point, and a pull would act on one of them"
+        )
     return replace(method, objective=(*method.objective, Proximal(mu)))

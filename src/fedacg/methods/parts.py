@@ -114,9 +114,16 @@ class Gradient(Protocol):
         """
         ...
 
+    def of(self, loss: "Callable[[Forward], Tensor]") -> Tensor:
+        """The gradient of another loss on the same batch at w, valid as long; not for many clients at once."""
+        ...
+
 
 class LocalStep(Part):
     """Where a step goes before corrections, clipping and decay: against g(w; B), unless a method has another."""
+
+    corrected: ClassVar[bool] = True
+    """Whether corrections may be added to its direction."""
 
     @property
     def fuses(self) -> bool:

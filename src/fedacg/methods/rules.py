@@ -99,6 +99,13 @@ class ServerRule(ABC):
         """The state before the first round."""
         return {"theta": theta}
 
+    def extras(self, classes: int, width: Callable[[], int], like: Tensor) -> State:
+        """Further tensors of the state before the first round, for rules that keep some by class or feature.
+
+        `width` finds out how many features the head of a staged model takes; `like` has the type to use.
+        """
+        return {}
+
     def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
         """What every client of the cohort is sent: φ, and whatever else the method needs."""
         return {"phi": state["theta"]}
@@ -147,6 +154,9 @@ class Around(ServerRule):
 
     def init(self, theta: Tensor) -> State:
         return self.inner.init(theta)
+
+    def extras(self, classes: int, width: Callable[[], int], like: Tensor) -> State:
+        return self.inner.extras(classes, width, like)
 
     def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
         return self.inner.broadcast(state, round)

@@ -50,6 +50,8 @@ class Assignment:
     copies: Copies
     scratch: Tensor
     """A model-sized vector, or as many rows of it as there are clients, to write to while correcting."""
+    rates: Sequence[Sequence[float]] = ()
+    """The learning rate of every step, for each client."""
 
     @property
     def phi(self) -> Tensor:

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedacg.core.plugins import is_plugin, load_function
 from fedacg.errors import InputError, unknown
+from fedacg.models import factorised
 from fedacg.models.convolutional import (
     CELEBA_SMALLEST,
     CNN_SMALLEST,
@@ -54,12 +55,19 @@ _NETWORKS = {
 NAMES = tuple(_NETWORKS)
 
 
-def build(name: str, *, classes: int, shape: tuple[int, ...] = (3, 32, 32), **options: object) -> nn.Module:
-    """The network called `name` for examples of `shape`.
+def build(
+    name: str, *, classes: int, shape: tuple[int, ...] = (3, 32, 32), factorise: float = 0, **options: object
+) -> nn.Module:
+    """The network called `name` for examples of `shape`, with factors for weights if `factorise` says so.
 
     That is (channels, height, width) where it takes images, (length,) where it takes sequences. A network of a
     user's own is named `module:function`, and the function is called with shape, classes and the options.
     """
+    module = _build(name, classes, shape, options)
+    return factorised.factorise(module, factorise) if factorise else module
+
+
+def _build(name: str, classes: int, shape: tuple[int, ...], options: dict[str, object]) -> nn.Module:
     if is_plugin(name):
         module = load_function("model.name", name)(shape, classes, **options)
         if not isinstance(module, nn.Module):

@@ -26,11 +26,11 @@ class _Unfilled(TorchFunctionMode):
         return function(*args, **named)
 
 
-def parameters(name: str, *, classes: int, shape: tuple[int, ...], **options: object) -> int:
+def parameters(name: str, *, classes: int, shape: tuple[int, ...], factorise: float = 0, **options: object) -> int:
     """The number of trainable parameters of the network that `build` makes of the same arguments."""
     try:
         with torch.device("meta"), _Unfilled():
-            module = build(name, classes=classes, shape=shape, **options)
+            module = build(name, classes=classes, shape=shape, factorise=factorise, **options)
     except (RuntimeError, TypeError, OverflowError) as error:  # sizes that no integer of PyTorch's holds
         if "verflow" not in str(error):
             raise

@@ -75,7 +75,13 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
             raise InputError(f"model.{key} = {settings.options[key]!r}: follows from the data; leave it out")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
-        module = models.build(settings.name, classes=federated.classes, shape=federated.shape, **settings.options)
+        module = models.build(
+            settings.name,
+            classes=federated.classes,
+            shape=federated.shape,
+            factorise=settings.factorise,
+            **settings.options,
+        )
     wish = bool(getattr(module, "channels_last", False))
     channels_last = wish if settings.layout == "auto" else settings.layout == "channels-last"
     return Ingredients(module, channels_last, federated, method)

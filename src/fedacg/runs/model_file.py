@@ -39,6 +39,7 @@ class ModelFile(Section):
     shape: tuple[int, ...] = Field(strict=False)
     dtype: str
     channels_last: bool
+    factorise: float = Field(0, ge=0)
 
     @classmethod
     def of(cls, experiment: Experiment, ingredients: Ingredients) -> Self:
@@ -50,6 +51,7 @@ class ModelFile(Section):
             shape=data.shape,
             dtype=str(trainable(module)[0].dtype).removeprefix("torch."),
             channels_last=ingredients.channels_last,
+            factorise=experiment.model.factorise,
         )
 
     @classmethod
@@ -77,9 +79,14 @@ class ModelFile(Section):
         _check_by_name(folder, self.name)
         if self.dtype not in _TYPES:
             raise InputError(f"{folder / FILE}: dtype = {self.dtype!r}: must be {' or '.join(_TYPES)}")
-        for option in {"name", "classes", "shape"} & self.options.keys():
+        for option in {"name", "classes", "shape", "factorise"} & self.options.keys():
             raise InputError(f"{folder / FILE}: options: {option} is no option of a network")
-        named: dict[str, Any] = {"classes": self.classes, "shape": self.shape, **self.options}
+        named: dict[str, Any] = {
+            "classes": self.classes,
+            "shape": self.shape,
+            "factorise": self.factorise,
+            **self.options,
+        }
         plugins.check("model.name", self.name)
         if not plugins.is_plugin(self.name):
             # Counted first: a file that says otherwise must not make this process take memory without end.

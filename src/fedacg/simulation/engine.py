@@ -10,15 +10,18 @@ from itertools import pairwise
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedacg.config.sections import LocalSettings
 from fedacg.core.devices import Device, count
 from fedacg.core.messages import Kinds, Message, kind_bytes
 from fedacg.core.round import Round
+from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import FederatedData
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
+from fedacg.methods.rules import State
+from fedacg.models.staged import StagedModel
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,20 @@ class Job:
     group: int = 1
     """Clients that are trained at once, at most; 1 trains one after the other."""
     device: Device = "cpu"
+
+    def first_state(self, theta: Tensor) -> State:
+        """The server's vectors before the first round."""
+        rule = self.method.rule
+        return {**rule.init(theta), **rule.extras(self.data.classes, self._feature_width, theta)}
+
+    @torch.no_grad()
+    def _feature_width(self) -> int:
+        """How many features the model's head takes, seen with one example."""
+        client = next(c for c in range(len(self.data.clients)) if self.data.clients.size(c))
+        x, _ = self.data.clients[client].fetch(torch.arange(1))
+        flat = FlatModel(clone(self.module))
+        assert isinstance(flat.module, StagedModel)
+        return flat.module.eval().features(flat.prepare(self.data.pipeline(x))).shape[1]
 
     @cached_property
     def traffic(self) -> "Traffic":

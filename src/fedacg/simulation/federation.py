@@ -63,7 +63,7 @@ class Federation:
         self._drift = Drift(job.module)
         self._probes = (self._drift, *probes)
         flat = FlatModel(clone(job.module), channels_last=job.channels_last)
-        self.server = ServerState(0, {**job.method.rule.init(flat.w), "buffers": flat.read_buffers()})
+        self.server = ServerState(0, {**job.first_state(flat.w), "buffers": flat.read_buffers()})
         self._history: list[RoundMetrics] = []
 
     def resume(self, server: ServerState, history: Iterable[RoundMetrics]) -> None:

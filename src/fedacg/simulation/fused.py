@@ -7,7 +7,7 @@ results go, is the engines' matter; whether it pays and whether it can be done a
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -88,6 +88,9 @@ class _Gradient:
         if not self._asked:
             self.loss, self._asked = loss, True
         return g
+
+    def of(self, loss: Callable[[Forward], Tensor]) -> Tensor:
+        raise NotImplementedError("a step that asks for another loss does not fuse")
 
 
 class _Objective(nn.Module):

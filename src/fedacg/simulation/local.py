@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedacg.config.sections import LocalSettings
-from fedacg.core.devices import draws_of_layers, set_draws_of_layers, wide
-from fedacg.core.vector import FlatModel
+from fedacg.core.devices import draws_of_layers, set_draws_of_layers
+from fedacg.core.vector import FlatModel, clip
 from fedacg.data.examples import Examples, Pipeline, fetch
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Forward, LocalStep, Loss
@@ -64,38 +64,47 @@ class _Gradient:
 
     def take(self, x: Tensor, y: Tensor) -> None:
         """Go on to the next batch."""
-        self._x, self._y, self._asked = x, y, False
+        self._x, self._y, self._asked, self._passed = x, y, False, False
         if not self._once:
             self._draws = draws_of_layers(self._flat.w.device)
 
     def __call__(self, at: Tensor | None = None) -> Tensor:
+        loss = self._pass(lambda forward: sum_losses(self._losses, forward), at)
         if not self._asked:
-            self._asked = True
-            self.loss = self._differentiate(at)
-            return self._flat.g
-        buffers = self._flat.read_buffers()
-        set_draws_of_layers(self._flat.w.device, self._draws)
-        self._differentiate(at)
-        self._flat.write_buffers(buffers)
+            self._asked, self.loss = True, loss
         return self._flat.g
 
-    def _differentiate(self, at: Tensor | None) -> Tensor:
-        """Write the gradient into g; return the loss."""
+    def of(self, loss: Callable[[Forward], Tensor]) -> Tensor:
+        self._pass(loss, None)
+        return self._flat.g
+
+    def _pass(self, loss: Callable[[Forward], Tensor], at: Tensor | None) -> Tensor:
+        """Write a gradient into g and return the loss; of a batch's passes only the first leaves traces."""
+        if not self._passed:
+            self._passed = True
+            return self._differentiate(loss, at)
+        buffers = self._flat.read_buffers()
+        set_draws_of_layers(self._flat.w.device, self._draws)
+        value = self._differentiate(loss, at)
+        self._flat.write_buffers(buffers)
+        return value
+
+    def _differentiate(self, loss: Callable[[Forward], Tensor], at: Tensor | None) -> Tensor:
         flat = self._flat
         if at is None or at is flat.w:
-            return self._backward()
+            return self._backward(loss)
         w = flat.w.clone()
         flat.w.copy_(at)
-        loss = self._backward()
+        value = self._backward(loss)
         flat.w.copy_(w)
-        return loss
+        return value
 
-    def _backward(self) -> Tensor:
+    def _backward(self, loss: Callable[[Forward], Tensor]) -> Tensor:
         self._flat.g.zero_()
         with precision(self._settings, self._flat.w.device):
-            loss = sum_losses(self._losses, Forward(self._flat.module, self._x, self._y))
-        torch.autograd.backward(loss)
-        return loss.detach()
+            value = loss(Forward(self._flat.module, self._x, self._y))
+        torch.autograd.backward(value)
+        return value.detach()
 
 
 def full_gradient(
@@ -134,13 +143,6 @@ def correct(g: Tensor, w: Tensor, corrections: Sequence[Correction], settings: L
         correction.correct(g, w)
     if settings.clip:
         clip(g, settings.clip)
-
-
-def clip(g: Tensor, largest: float) -> None:
-    """g ← g·min(1, c/(‖g‖ + 10⁻⁶)), as `torch.nn.utils.clip_grad_norm_` does; each row by its own norm."""
-    scale = largest / (torch.linalg.vector_norm(g, dim=-1, keepdim=True).to(wide(g)) + 1e-6)
-    if bool((scale < 1).any()):
-        g.mul_(scale.clamp_(max=1).to(g.dtype))
 
 
 def orders(examples: int, batch: int, steps: int, shuffle: torch.Generator) -> Iterator[Tensor]:

@@ -78,7 +78,7 @@ class Worker:
         rates = self._rates(task, examples)
 
         flat.load(broadcast["phi"], broadcast["buffers"])
-        assignment = self._assignment([task], [examples], broadcast, kept, total_rate(rates), self._delta)
+        assignment = self._assignment([task], [examples], broadcast, kept, [rates], self._delta)
         for part in job.method.parts:
             part.begin(assignment)
         start = self._start(broadcast["phi"])
@@ -100,12 +100,11 @@ class Worker:
         tasks = [group[place] for place in order]
         clients = [self._data.clients[task.client] for task in tasks]
         rates = [self._rates(task, examples) for task, examples in zip(tasks, clients, strict=True)]
-        totals = _column([total_rate(mine) for mine in rates], flat.w)
         w, deltas = self._w[: len(group)], self._deltas[: len(group)]
         kept = _to({name: rows[order] for name, rows in kept.items()}, self.device)
 
         flat.module.train()
-        assignment = self._assignment(tasks, clients, broadcast, kept, totals, deltas)
+        assignment = self._assignment(tasks, clients, broadcast, kept, rates, deltas)
         for part in job.method.parts:
             part.begin(assignment)
         start = self._start(broadcast["phi"])
@@ -155,7 +154,7 @@ class Worker:
         rows, sizes = [], []
         for task in group:
             examples = self._data.clients[task.client]
-            assignment = self._assignment([task], [examples], broadcast, {}, 0.0, self._delta)
+            assignment = self._assignment([task], [examples], broadcast, {}, [[]], self._delta)
             for part in self.job.method.losses:
                 part.begin(assignment)
             rows.append(assignment.full_gradient().cpu())
@@ -189,23 +188,24 @@ class Worker:
         clients: Sequence[Examples],
         broadcast: Message,
         kept: Message,
-        total_lr: float | Tensor,
+        rates: Sequence[Sequence[float]],
         scratch: Tensor,
     ) -> Assignment:
+        steps, totals = [task.steps for task in tasks], [total_rate(mine) for mine in rates]
+        alone = scratch.dim() == 1
         return Assignment(
             flat=self.flat,
             broadcast=broadcast,
             kept=kept,
             round=tasks[0].round,
             local=self.job.local,
-            steps=tasks[0].steps
-            if isinstance(total_lr, float)
-            else _column([task.steps for task in tasks], scratch),
-            total_lr=total_lr,
+            steps=steps[0] if alone else _column(steps, scratch),
+            total_lr=totals[0] if alone else _column(totals, scratch),
             label_counts=lambda: _label_counts(clients[0], self.job.data.classes).to(self.device),
             full_gradient=lambda: self._full_gradient(tasks, clients, broadcast).view(scratch.shape),
             copies=self._copies,
             scratch=scratch,
+            rates=rates,
         )
 
     def _full_gradient(self, tasks: Sequence[Task], clients: Sequence[Examples], broadcast: Message) -> Tensor:
@@ -239,7 +239,7 @@ def rehearse(job: Job) -> Traffic:
     worker = Worker(replace(job, group=1, device="cpu", data=replace(job.data, clients=_One(client, few))))
     rule, buffers = job.method.rule, worker.flat.read_buffers()
     round = Round(number=1, clients=len(clients), expected=1, lr=job.local.lr, seed=job.seed)
-    state = rule.init(worker.flat.w.clone())
+    state = job.first_state(worker.flat.w.clone())
     first: Message = {}
     with torch.random.fork_rng(devices=[]):
         if rule.first_exchange:

@@ -66,4 +66,28 @@ ENTRIES: tuple[Entry, ...] = (
         options={"beta": rate(0.01), "server_lr": positive(1.0)},
         build="fedacg.methods.feddecorr:feddecorr",
     ),
+    Entry(
+        name="fedproc",
+        title="FedProc",
+        reference="Mu et al., FGCS 2023",
+        link="https://arxiv.org/abs/2109.12273",
+        equation="α_t CE + (1−α_t) CE over ⟨f, c_k/‖c_k‖⟩; c_k: mean features",
+        options={"rounds": Option(100, low=1, whole=True), "server_lr": positive(1.0)},
+        build="fedacg.methods.fedproc:fedproc",
+    ),
+    Entry(
+        name="fedrcl",
+        title="FedRCL",
+        reference="Seo, Kim, Kim, Han, CVPR 2024",
+        link="https://arxiv.org/abs/2401.04928",
+        equation="CE + μ mean_l (contrast of hardest pairs, relaxed where q ≥ λ)",
+        options={
+            "mu": rate(1.0),
+            "temperature": positive(0.05),
+            "lam": Option(0.7, low=-1, high=1, high_open=False),
+            "beta": rate(1.0),
+            "server_lr": positive(1.0),
+        },
+        build="fedacg.methods.fedrcl:fedrcl",
+    ),
 )

@@ -1,0 +1,167 @@
+"""Who finds the common optimum of clients that disagree, and who stalls: quadratics whose optimum is known.
+
+    python benchmarks/optimum.py [--rounds 300] [--out docs/results/optimum.png] [METHOD …]
+
+Client i's loss is ½ Σ_k a_ik (w_k − c_ik)², with curvatures a_ik from 0.25 to 2 and centres c_ik of its own, in
+five dimensions; the optimum of the mean loss is θ*_k = Σ_i a_ik c_ik/Σ_i a_ik. Eight clients take K = 10 exact
+gradient steps of η = 0.1, all of them per round or three. Shown is ‖θ − θ*‖ after the last round, the mean of the
+last ten, relative to its value at the start. Averaging alone is drawn to a point between the optimum and the mean
+of the clients' own.
+
+Methods that look at features, or at probabilities of classes, have nothing to look at here and are left out.
+"""
+
+import argparse
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from fedacg import methods
+from fedacg.config.experiment import Experiment
+from fedacg.data.examples import FederatedData
+from fedacg.data.own import from_pairs
+from fedacg.engines import one_thread
+from fedacg.engines.serial import SerialEngine
+from fedacg.errors import InputError
+from fedacg.runs.build import Ingredients, plan
+from fedacg.runs.client_states import ClientStates
+
+CLIENTS, COHORT, DIMENSIONS, STEPS, RATE = 8, 3, 5, 10, 0.1
+OF_CLASSES = {"fedsol", "fedgmt"}
+"""Methods that take a model's outputs for logits."""
+OPTIONS = {
+    "feddyn": {"alpha": 1.0},
+    "fedpd": {"mu": 1.0},
+    "fedsmoo": {"alpha": 1.0},
+    "feddc": {"alpha": 0.1},
+    "fedpa": {"warmup": 0.0},
+}
+"""Where a method's default is meant for networks, one of the order of the curvature."""
+LEAST = 1e-8
+"""Distances below it are drawn there."""
+
+
+class Bowl(nn.Module):
+    """A model that is nothing but its parameters; an example is (c, √a)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(DIMENSIONS, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, DIMENSIONS:] * (self.w - x[:, :DIMENSIONS])
+
+
+def half_square(outputs: Tensor, _: Tensor) -> Tensor:
+    return 0.5 * outputs.square().sum(dim=1).mean()
+
+
+def problem() -> tuple[FederatedData, Tensor]:
+    """The clients and the optimum of their mean loss."""
+    source = torch.Generator().manual_seed(0)
+    centres = 4 * torch.randn(CLIENTS, DIMENSIONS, generator=source, dtype=torch.float64) + 3
+    curvatures = 0.25 + 1.75 * torch.rand(CLIENTS, DIMENSIONS, generator=source, dtype=torch.float64)
+    x = torch.cat([centres, curvatures.sqrt()], dim=1)
+    nothing = torch.zeros(1, dtype=torch.float64)
+    pairs = [(row.unsqueeze(0), nothing) for row in x]
+    return from_pairs(pairs, pairs[0]), (curvatures * centres).sum(dim=0) / curvatures.sum(dim=0)
+
+
+def candidates() -> list[str]:
+    """The methods of the catalogue that make sense here."""
+    names = []
+    for name in (*methods.METHODS, "fedavg+acg"):
+        try:
+            method = methods.build(name, OPTIONS.get(name)).with_loss(half_square)
+        except InputError:
+            continue  # it has a loss on classes of its own
+        if "stages" not in method.needs and name not in OF_CLASSES:
+            names.append(name)
+    return names
+
+
+def distances(name: str, cohort: int, rounds: int) -> Iterator[float]:
+    """‖θ − θ*‖/‖θ_0 − θ*‖ after every round."""
+    data, optimum = problem()
+    method = methods.build(name, OPTIONS.get(name)).with_loss(half_square)
+    experiment = Experiment.parse(
+        {
+            "name": "optimum",
+            "rounds": rounds,
+            "data": {"name": "python", "clients": CLIENTS, "split": "natural"},
+            "model": {"name": "python:Bowl"},
+            "method": {"name": name, **OPTIONS.get(name, {})},
+            "cohort": {"size": cohort, "weights": "uniform"},
+            "local": {"steps": STEPS, "lr": RATE, "lr_decay": 1.0, "batch": 10},
+            "evaluate": {"every": rounds},
+            "engine": {"name": "serial"},
+        }
+    )
+    with TemporaryDirectory() as folder:
+        federation = plan(experiment, Ingredients(Bowl(), False, data, method)).federation(
+            SerialEngine(), ClientStates(Path(folder)), []
+        )
+        for _ in federation.run():
+            yield float((federation.server.vectors["theta"] - optimum).norm() / optimum.norm())
+
+
+def end(name: str, cohort: int, rounds: int) -> float | None:
+    """The mean of the last ten; None where the method is refused at this participation."""
+    try:
+        last = list(distances(name, cohort, rounds))[-10:]
+    except InputError:
+        return None
+    return sum(last) / len(last)
+
+
+def draw(rows: list[tuple[str, float | None, float | None]], path: Path) -> None:
+    figure = Figure(figsize=(7.5, 0.9 + 0.27 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for which, label, marker, colour in (
+        (1, "everybody", "o", "#1b6ca8"),
+        (2, f"{COHORT} of {CLIENTS}", "D", "#d1495b"),
+    ):
+        found = [(place, row[which]) for place, row in enumerate(rows) if row[which] is not None]
+        shown = [(place, max(float(value or 0), LEAST)) for place, value in found]
+        axes.plot([v for _, v in shown], [p for p, _ in shown], marker, color=colour, label=label, markersize=5)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+    axes.invert_yaxis()
+    axes.grid(axis="both", alpha=0.25)
+    axes.set_xlabel("distance to the optimum at the end, of that at the start")
+    axes.legend(loc="lower left", frameon=True, title="taking part")
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("methods", nargs="*", metavar="METHOD")
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--out", type=Path, default=None)
+    arguments = parser.parse_args()
+    rows = []
+    with one_thread():
+        for name in arguments.methods or candidates():
+            full, part = (end(name, cohort, arguments.rounds) for cohort in (CLIENTS, COHORT))
+            rows.append((name, full, part))
+            print(f"{name:<12}{written(full):>12}{written(part):>12}", flush=True)
+    if arguments.out:
+        rows.sort(key=lambda row: row[1] or 0.0)
+        draw(rows, arguments.out)
+        with arguments.out.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["method", "everybody", f"{COHORT} of {CLIENTS}"])
+            writer.writerows((name, written(full), written(part)) for name, full, part in rows)
+
+
+def written(value: float | None) -> str:
+    return "refused" if value is None else f"{value:.1e}"
+
+
+if __name__ == "__main__":
+    main()
