@@ -38,6 +38,13 @@ class _Module(_DummyBackendModule):  # type: ignore[misc]
     def manual_seed(self, seed: int) -> None:
         self.seeds.append(seed)
 
+    def get_rng_state(self) -> Tensor:
+        """Layers draw from the CPU's generator all the same; where this one stands is its last seed."""
+        return torch.tensor(self.seeds[-1:])
+
+    def set_rng_state(self, state: Tensor) -> None:
+        assert state.tolist() == self.seeds[-1:], "set back to another visit's state"
+
 
 class Away(Tensor):
     """A tensor on the pretended device, around the one that holds its numbers."""

@@ -29,7 +29,8 @@ from fedacg.methods.visit import Assignment
 
 def _length(vector: Tensor) -> Tensor:
     """‖x‖₂, of every row, and never zero."""
-    return torch.linalg.vector_norm(vector, dim=-1, keepdim=True).add_(1e-16)
+    length: Tensor = torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
+    return length.add_(1e-16)
 
 
 class Ascent(LocalStep):

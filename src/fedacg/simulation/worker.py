@@ -270,7 +270,7 @@ class _One:
 
 def _column(numbers: Sequence[float], like: Tensor) -> Tensor:
     """Numbers one below the other, of the type and device of a vector."""
-    return torch.tensor(numbers, dtype=like.dtype, device=like.device).unsqueeze(1)
+    return torch.tensor(numbers, dtype=like.dtype).unsqueeze(1).to(like.device)
 
 
 def _to(message: Message, device: torch.device) -> Message:
