@@ -48,6 +48,18 @@ def printable(text: object) -> str:
     return os.fsencode(str(text)).decode("utf-8", "backslashreplace")
 
 
+_LONGEST = 60
+"""Characters of a value that an error shows."""
+
+
+def shown(value: object) -> str:
+    """A value as an error names it: its beginning, if it is long, and no more digits than a reader takes in."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a whole number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not in a catalogue, with the nearest right one."""
     names = sorted(known)

@@ -28,7 +28,7 @@ from fedacg.config.sections import (
     Section,
     is_incidental,
 )
-from fedacg.errors import InputError, SettingError
+from fedacg.errors import InputError, SettingError, shown
 
 Settings = TypeVar("Settings", bound=Section)
 
@@ -148,6 +148,6 @@ def _explain(root: type[Section], problem: Any, spell: Callable[[str], str]) -> 
     if isinstance(cause, InputError):
         return str(cause)
     if problem["type"] == "model_type":
-        return f"{where} = {problem['input']!r}: must be a table, [{where}] in a file"
+        return f"{where} = {shown(problem['input'])}: must be a table, [{where}] in a file"
     allowed = problem["msg"].replace("Input should be", "must be").replace("a valid tuple", "a list")
-    return str(SettingError(spell(where), repr(problem["input"]), allowed))
+    return str(SettingError(spell(where), shown(problem["input"]), allowed.removeprefix("Value error, ")))

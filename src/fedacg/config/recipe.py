@@ -125,5 +125,5 @@ def with_method(tree: Tree, text: str) -> Tree:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # not TOML, or thousands of digits or brackets
         return text

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from fedacg.config import methods
@@ -24,6 +24,10 @@ Incidental = Annotated[T, _INCIDENTAL]
 are the same experiment: either resumes the other, and they share a row of a report and a folder of `bench`."""
 
 
+MOST_WHOLE, MOST_SEED = 2**31 - 1, 2**63 - 1
+"""The largest whole number of a setting, and the largest seed: products of two still fit into 64 bits."""
+
+
 class Section(BaseModel):
     """Settings that cannot change after they are made.
 
@@ -34,10 +38,14 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _plain(cls, value: Any) -> Any:
-        """NumPy's numbers, as loops over `np.arange` give them, are numbers."""
+    def _plain(cls, value: Any, info: ValidationInfo) -> Any:
+        """NumPy's numbers, as loops over `np.arange` give them, are numbers; whole ones have a bound."""
         numpy = sys.modules.get("numpy")  # whoever has such a number has imported NumPy; nobody else need wait
-        return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
+        value = value.item() if numpy is not None and isinstance(value, numpy.generic) else value
+        most = MOST_SEED if info.field_name == "seed" else MOST_WHOLE
+        if isinstance(value, int) and abs(value) > most:
+            raise ValueError(f"must be at most {most}")
+        return value
 
 
 def _named(kind: str, group: str, name: str, known: tuple[str, ...]) -> str:

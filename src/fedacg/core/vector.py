@@ -156,6 +156,13 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
     parameters = [p for p in module.parameters() if p.requires_grad]
     if not parameters:
         raise InputError("model: has no trainable parameters")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in parameters):
+        raise InputError("model: has lazy layers that do not know their size yet; pass it one batch first")
+    if parameters[0].dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"model: its parameters are {parameters[0].dtype}; must be torch.float32 or torch.float64. "
+            "To compute in bfloat16, set local.precision = 'mixed'"
+        )
     kinds = {(p.dtype, p.device) for p in parameters}
     if len(kinds) > 1:
         raise InputError(f"model: its parameters differ in type or device: {sorted(map(str, kinds))}")

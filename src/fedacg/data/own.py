@@ -74,6 +74,8 @@ def from_pairs(
     many there are (which spares a pass over data that are not in memory). Floating-point labels are
     kept as they are, for a loss of the user's own, and `classes` is then 0.
     """
+    if not hasattr(clients, "__len__"):
+        raise InputError(f"clients: is a {type(clients).__name__}; must be a list or another sequence of clients")
     if len(clients) == 0:
         raise InputError("clients: must have at least one client")
     listed = [_examples(client, f"clients[{i}]") for i, client in enumerate(clients)]

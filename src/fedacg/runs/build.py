@@ -5,6 +5,7 @@ What is given from Python as objects enters here too. Playing the rounds is runn
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,13 +13,16 @@ from torch import nn
 from fedacg import methods, models
 from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
+from fedacg.core.plugins import is_plugin
 from fedacg.core.randomness import numpy_generator, stream_seed
 from fedacg.core.vector import trainable
 from fedacg.data.catalogue import federate
 from fedacg.data.examples import FederatedData, ViewExamples
 from fedacg.engines import Engine, Job
 from fedacg.errors import InputError
-from fedacg.methods.method import NEEDS, Method
+from fedacg.methods.method import Method
+from fedacg.models.size import parameters
+from fedacg.runs import checks
 from fedacg.simulation import fused
 from fedacg.simulation.federation import Federation, Memory
 from fedacg.simulation.replies import Probe
@@ -73,15 +77,17 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     for key in ("classes", "shape"):
         if key in settings.options:
             raise InputError(f"model.{key} = {settings.options[key]!r}: follows from the data; leave it out")
+    named: dict[str, Any] = {
+        "classes": federated.classes,
+        "shape": federated.shape,
+        "factorise": settings.factorise,
+        **settings.options,
+    }
+    if not is_plugin(settings.name):
+        checks.memory(settings.name, parameters(settings.name, **named))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
-        module = models.build(
-            settings.name,
-            classes=federated.classes,
-            shape=federated.shape,
-            factorise=settings.factorise,
-            **settings.options,
-        )
+        module = models.build(settings.name, **named)
     wish = bool(getattr(module, "channels_last", False))
     channels_last = wish if settings.layout == "auto" else settings.layout == "channels-last"
     return Ingredients(module, channels_last, federated, method)
@@ -140,25 +146,11 @@ def plan(
     presence: Presence | None = None,
 ) -> Plan:
     """Put a description and its ingredients together, or refuse what does not fit."""
+    checks.numbers(experiment, ingredients.module)
+    checks.labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
-    _check_needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
+    checks.needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
     return Plan(experiment, make_job(experiment, ingredients, _group(experiment, ingredients, draws.size)), draws)
-
-
-def _check_needs(
-    experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int
-) -> None:
-    """Refuse a method whose needs this federation does not meet."""
-    everybody = experiment.cohort.count(clients) == clients and experiment.cohort.draw == "exact"
-    if cohorts is not None:
-        everybody = all(len(cohort) == clients for cohort in cohorts)
-    met = {
-        "full participation": everybody and not experiment.population.present and not experiment.failures.drop,
-        "uniform weights": experiment.cohort.weights == "uniform",
-    }
-    for need in sorted(method.needs):
-        if not met.get(need, True):
-            raise InputError(f"method.name = {experiment.method.name!r}: needs {NEEDS[need]}")
 
 
 def _group(experiment: Experiment, ingredients: Ingredients, cohort: int) -> int:
