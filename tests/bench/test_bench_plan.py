@@ -178,12 +178,30 @@ def test_targets_at_small_scale_are_shares_of_fedavg_cut_to_a_tenth_of_a_percent
 # Plans
 
 
+PAPER = [
+    "fedavg",
+    "fedprox",
+    "fedavgm",
+    "fedadam",
+    "feddyn",
+    "moon",
+    "fedcm",
+    "fedmlb",
+    "fedlc",
+    "fedntd",
+    "feddc",
+    "feddecorr",
+    "fedacg",
+]
+"""The methods of the paper's tables, in their order."""
+
+
 def test_a_plan_has_the_settings_and_methods_of_its_table(tmp_path: Path) -> None:
     blocks = make_plan("main-large", "paper", tmp_path)
     assert [block.recipe for block in blocks] == ["cifar10-large", "cifar100-large", "tiny-imagenet-large"]
     for block in blocks:
-        assert [line.method.name for line in block.lines] == list(METHODS)
-        assert [line.label for line in block.lines] == [entry.title for entry in METHODS.values()]
+        assert [line.method.name for line in block.lines] == PAPER
+        assert [line.label for line in block.lines] == [METHODS[name].title for name in PAPER]
         assert not block.added
         assert {(run.rounds, run.seed, run.model.name) for run in block.runs.values()} == {(1000, 0, "resnet18")}
 

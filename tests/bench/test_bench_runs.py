@@ -11,7 +11,7 @@ from fedacg.bench.plan import make_plan
 from fedacg.config.experiment import Experiment
 from fedacg.data.examples import FederatedData
 from fedacg.data.files import missing
-from fedacg.methods import METHODS
+from fedacg.methods import METHODS, build
 from fedacg.runs.build import load_data, prepare
 from fedacg.runs.runner import play
 from fedacg.runs.session import Session
@@ -49,7 +49,8 @@ def rounds_written(folder: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("method", [*METHODS, "fedacg+paq", "fedmlb+acg"])
 def test_estimated_bytes_are_those_that_are_sent(tmp_path: Path, method: str) -> None:
-    experiment = tiny(tmp_path, f"method.name={method}", "rounds=3")
+    everybody = ["cohort.size=0", "cohort.fraction=1"] if "full participation" in build(method).needs else []
+    experiment = tiny(tmp_path, f"method.name={method}", "rounds=3", *everybody)
     ingredients = prepare(experiment)
     work, history = count(experiment, ingredients), play(experiment, ingredients).history
     assert work.bytes == history.total_bytes

@@ -363,7 +363,9 @@ for name in [*methods.METHODS, "fedacg+paq"]:
     flat = FlatModel(clone(module))
     kept = {}
     for round in (Round(number, 1, 1, lr=0.1) for number in (1, 2)):
-        down = {**job.method.rule.broadcast(job.first_state(flat.w), round), "buffers": flat.read_buffers()}
+        rule, state = job.method.rule, job.first_state(flat.w)
+        state = rule.learn(state, torch.zeros_like(flat.w), round) if rule.first_exchange else state
+        down = {**rule.broadcast(state, round), "buffers": flat.read_buffers()}
         kept = read_only(worker.serve([Task(round, 0, 3)], read_only(down), kept).keep)
     worker.evaluate(read_only({"theta": flat.w, "buffers": flat.read_buffers()}), 0, 12)
     print(name)

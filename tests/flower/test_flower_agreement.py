@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import fedacg
+from fedacg.errors import InputError
 from fedacg.methods import METHODS, build
 from fedacg.runs.folder import load_moment
 from support.federation_processes import QUIET
@@ -25,7 +26,17 @@ def assert_same(trial: Trial) -> None:
     assert [name for name in here if not there[name].equal(here[name])] == []
 
 
-@pytest.mark.parametrize("method", [*METHODS, "fedacg+paq", "feddc+paq", "fedmlb+acg"])
+FIRST = [name for name in METHODS if build(name).rule.first_exchange]
+
+
+@pytest.mark.parametrize("method", FIRST)
+def test_a_method_with_a_first_exchange_is_refused_with_the_reason(method: str, tmp_path: Path) -> None:
+    trial = Trial(tmp_path, f"method.name={method}", "cohort.size=2")
+    with pytest.raises(InputError, match="first exchange full gradients"):
+        trial.federate(trial.grid())
+
+
+@pytest.mark.parametrize("method", [*sorted(set(METHODS) - set(FIRST)), "fedacg+paq", "feddc+paq", "fedmlb+acg"])
 def test_nodes_and_a_simulation_agree_to_the_bit(method: str, tmp_path: Path) -> None:
     size = 3 if "full participation" in build(method).needs else 2
     trial = Trial(tmp_path, f"method.name={method}", f"cohort.size={size}")

@@ -45,12 +45,28 @@ def refusals(base: Method, parts: Sequence[str]) -> Iterator[str]:
         yield "does not go with it: after (Quantise|Sign), which writes the bytes to send, no link can come"
 
 
+OWN_REASONS = {
+    ("stem", "acg"): "from which a lookahead would move φ away",
+    ("stem", "prox"): r"\+prox does not go with it: .",
+    ("stem", "ri"): r"\+ri does not go with it: .",
+    ("fedglomo", "acg"): "u is its momentum already",
+    ("fedglomo", "prox"): r"\+prox does not go with it: .",
+    ("fedglomo", "ri"): r"\+ri does not go with it: .",
+    ("fedinit", "ri"): "it has a starting point of its own",
+    ("fedpd", "ri"): "it has a starting point of its own",
+}
+"""What single methods refuse for a reason of their own."""
+
+
 @pytest.mark.parametrize("base", METHODS)
 def test_a_combination_is_built_or_refused_with_a_reason(base: str) -> None:
     plain = methods.build(base)
     for name in (name for name in MODIFIED if name.startswith(f"{base}+")):
         parts = name.split("+")[1:]
-        reasons = list(refusals(plain, parts))
+        reasons = [
+            *refusals(plain, parts),
+            *(OWN_REASONS[base, part] for part in parts if (base, part) in OWN_REASONS),
+        ]
         if reasons:
             with pytest.raises(InputError, match="|".join(reasons)):
                 methods.build(name)

@@ -14,7 +14,7 @@ from fedacg.config.recipe import read_toml
 from fedacg.core.seals import unseal
 from fedacg.core.vector import sha256
 from fedacg.errors import InputError, RunError
-from fedacg.methods import METHODS
+from fedacg.methods import METHODS, build
 from fedacg.runs.build import prepare
 from fedacg.runs.folder import RunFolder, load_moment
 from fedacg.runs.history import read_metrics
@@ -29,7 +29,8 @@ COMBINATIONS = ["fedprox+acg", "fedacg+paq", "feddyn+paq", "feddc+paq", "moon+ac
 
 @pytest.mark.parametrize("method", [*METHODS, *COMBINATIONS])
 def test_resume_continues_bit_for_bit(tmp_path: Path, method: str) -> None:
-    experiment = tiny(tmp_path, f"method.name={method}", "rounds=8", "save.seconds=1000")
+    everybody = ["cohort.size=0", "cohort.fraction=1"] if "full participation" in build(method).needs else []
+    experiment = tiny(tmp_path, f"method.name={method}", "rounds=8", "save.seconds=1000", *everybody)
     whole = play(experiment, prepare(experiment), folder=tmp_path / "whole")
     for stop in (3, 6):
         with pytest.raises(KeyboardInterrupt):

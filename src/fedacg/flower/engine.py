@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 
 from fedacg.core import messages
 from fedacg.engines.serial import SerialEngine
+from fedacg.errors import InputError
 from fedacg.flower.checks import Refused
 from fedacg.flower.exchange import ask, content
 from fedacg.flower.membership import Membership
@@ -42,6 +43,11 @@ class GridEngine:
         self._here = SerialEngine()
 
     def setup(self, job: Job) -> None:
+        if job.method.rule.first_exchange:
+            raise InputError(
+                "method: its clients first exchange full gradients, and a node serves one message a round; "
+                "it runs in the simulator only"
+            )
         self._job = job
         self._here.setup(job)
         self._uploads = UploadReader(job, self._options.max_norm)
