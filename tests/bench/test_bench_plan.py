@@ -331,7 +331,7 @@ def test_an_unknown_table_lists_all_names(fedacg: Command) -> None:
         (["--seeds", "0,one"], ["--seeds '0,one'", "whole numbers"]),
         (["--seeds", "0,-1"], ["seed = -1", "greater than or equal to 0"]),
         (["--seeds", "1,2,1"], ["--seeds: 1 stands there twice"]),
-        (["--methods", "fedavg,fedacc"], ["unknown method 'fedacc'", "did you mean 'fedacg'?"]),
+        (["--methods", "fedavg,fedacgg"], ["unknown method 'fedacgg'", "did you mean 'fedacg'?"]),
         (["--methods", "fedacg:lam=2"], ["method.lam = 2", "[0, 1)"]),
         (["--methods", "fedacg,fedacg:lam=0.85"], ["'fedacg:lam=0.85' stands there twice"]),
         (["--on", "cifar10"], ["unknown setting of main-large 'cifar10'", "cifar10-large", "tiny-imagenet-large"]),

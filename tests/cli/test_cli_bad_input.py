@@ -86,7 +86,7 @@ def test_a_value_of_the_wrong_type_is_refused(fedacg: Command, setting: str, wor
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("method.name=fedacc", ["unknown method 'fedacc'", "did you mean 'fedacg'?", "fedadc"]),
+        ("method.name=fedacgg", ["unknown method 'fedacgg'", "did you mean 'fedacg'?", "fedadc"]),
         ("method.name=fedavg+acc", ["unknown part '+acc'", "did you mean '+acg'?", "choose from +acg"]),
         ("method.lamb=0.9", ["unknown option of method fedacg 'lamb'", "did you mean 'lam'?", "server_lr"]),
         ("data.name=digit", ["unknown data set 'digit'", "did you mean 'digits'?", "cifar10"]),

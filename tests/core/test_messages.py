@@ -38,7 +38,7 @@ KEPT = dict.fromkeys(METHODS, 0) | {
     **dict.fromkeys(("feddc", "fedpd", "fedsmoo"), 2),
 }
 PARAMETERS = 5 * 4 + 4 + 4 * 3 + 3
-UNCODED = [name for name, method in METHODS.items() if method.group != "uploads" and name != "fedcomgate"]
+UNCODED = [name for name in METHODS if not build(name).upload]
 """Methods whose uploads are the vectors' own bytes."""
 
 

@@ -47,8 +47,6 @@ def refusals(base: Method, parts: Sequence[str]) -> Iterator[str]:
 
 OWN_REASONS = {
     ("stem", "acg"): "from which a lookahead would move φ away",
-    ("stem", "prox"): r"\+prox does not go with it: .",
-    ("stem", "ri"): r"\+ri does not go with it: .",
     ("fedglomo", "acg"): "u is its momentum already",
     ("fedglomo", "prox"): r"\+prox does not go with it: .",
     ("fedglomo", "ri"): r"\+ri does not go with it: .",
