@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fedacg.config.methods import is_known
+from fedacg.config.methods import is_known, parse
 from fedacg.core.files import read_text
 from fedacg.errors import InputError, unknown
 
@@ -115,8 +115,9 @@ def with_method(tree: Tree, text: str) -> Tree:
     first = next((place for place, part in enumerate(parts) if "=" in part), len(parts))
     name, options = ":".join(parts[:first]), parts[first:]
     wrong = [option for option in options if "=" not in option]
-    if is_known(parts[0]):
-        wrong = [*parts[1:first], *wrong]
+    if is_known(parts[0]):  # `fedacg:lam` lacks its value, while `scaffold:mine` may be a user's own module
+        known = parse(parts[0]).options()
+        wrong = [*(part for part in parts[1:first] if part in known), *wrong]
     if wrong:
         raise InputError(f"method {text!r}: {wrong[0]!r} must look like lam=0.9")
     return override({**tree, "method": {"name": name}}, [f"method.{option}" for option in options])
