@@ -21,7 +21,7 @@ def test_what_is_written_is_read_back() -> None:
     experiment = Experiment.parse(
         {
             "name": 'a "name" with \\ and \n',
-            "seed": 2**70,
+            "seed": 2**63 - 1,
             "data": {"name": "cifar10", "alpha": 1e-20, "augment": True},
             "model": {"name": "mlp", "hidden": [64, 32]},
             "method": {"name": "fedprox+acg", "mu": 1e-5},

@@ -32,13 +32,15 @@ SAME = {
 """Names of the examples, and the method of the catalogue that does the same."""
 
 
-@pytest.fixture(autouse=True)
-def _examples_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path, str(EXAMPLES)])
+@pytest.fixture(autouse=True, scope="module")
+def _examples_can_be_imported() -> Iterator[None]:
+    sys.path.append(str(EXAMPLES))
+    yield
+    sys.path.remove(str(EXAMPLES))
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessEngine]:
+def pool(_examples_can_be_imported: None) -> Iterator[ProcessEngine]:
     engine = ProcessEngine(2)
     yield engine
     engine.close()

@@ -31,8 +31,6 @@ __all__ = [
     "rate",
 ]
 
-_KNOWN = METHODS.keys() | MODIFIERS.keys()
-
 
 @dataclass(frozen=True)
 class Composition:
@@ -104,7 +102,8 @@ def method_label(name: str) -> str:
 
 def is_known(name: str) -> bool:
     """Whether a name is made of names of the catalogue alone."""
-    return all(part in _KNOWN for part in name.lower().split("+"))
+    base, *parts = name.lower().split("+")
+    return base in METHODS and all(part in MODIFIERS for part in parts)
 
 
 def names_code(name: str) -> bool:
