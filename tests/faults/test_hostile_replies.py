@@ -137,7 +137,9 @@ def tampers(draw: st.DrawFn) -> Tamper:
         value = draw(st.sampled_from([np.nan, np.inf, -np.inf, 1e30, 3e38, -1e30, 1000.0, 1e6]))
         return lambda reply: with_delta(reply, value)
     if kind == "array":
-        name, array = draw(st.sampled_from(["delta", "buffers", "more", ESCAPES])), draw(claimed_arrays)
+        name = draw(st.sampled_from(["delta", "buffers", "more", ESCAPES]))
+        # The model has no buffers, so that an empty vector of them is the honest one.
+        array = draw(claimed_arrays.filter(lambda array: b"'shape': (0,)" not in array.data))
         return lambda reply: with_array(reply, name, array)
     if kind == "metric":
         name = draw(st.sampled_from(["num-examples", "loss"]))
