@@ -117,8 +117,8 @@ class NamedClients:
         return TensorExamples(x, torch.zeros(1, dtype=torch.int64).expand(count))
 
     def size(self, client: int) -> int:
-        """What its node announced; 0 of a client that has not come back since the server was started."""
-        return self.sizes.get(client, 0)
+        """What its node announced; of a client that has not come back since the server was started, one."""
+        return self.sizes.get(client, 1)
 
 
 class NamedRoll:
