@@ -39,7 +39,8 @@ def labels(module: nn.Module, channels_last: bool, data: FederatedData, method: 
         return
     flat = FlatModel(clone(module), channels_last=channels_last)
     with torch.random.fork_rng(devices=[]):
-        outputs = flat.module.eval()(flat.prepare(data.pipeline(data.clients[0].fetch(torch.arange(1))[0])))
+        x, _ = data.clients[0].fetch(torch.arange(min(2, data.clients.size(0))))
+        outputs = flat.module.eval()(flat.prepare(data.pipeline(x)))
     if isinstance(outputs, torch.Tensor) and outputs.dim() == 2 and outputs.shape[1] < data.classes:
         raise InputError(
             f"data: has labels up to {data.classes - 1}, and the model puts out {outputs.shape[1]} numbers "
