@@ -158,7 +158,7 @@ def _parse(path: Path, description: str) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not isinstance(settings.get("method.name"), str):
         raise InputError(f"{path}: says no method: it needs [method] name")
-    seed, targets = settings.get("seed", 0), settings.get("evaluate.targets", [])
+    seed, targets = experiment.get("seed", 0), settings.get("evaluate.targets", [])
     if not _is_whole(seed):
         raise InputError(f"{path}: seed must be a whole number")
     if not _are_targets(targets):
