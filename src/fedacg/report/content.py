@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedacg.config.experiment import show
 from fedacg.errors import InputError
 from fedacg.report.cells import Column, columns_of
 from fedacg.report.runs import Group, Run, cautions, targets_of
@@ -39,7 +40,7 @@ def gather(groups: Sequence[Group], targets: Sequence[float] | None) -> Material
     runs = [run for group in groups for run in group.runs]
     goals = checked(targets_of(runs) if targets is None else targets)
     rows = rows_of(groups, goals)
-    several_data_sets = len({run.settings.get("data.name") for run in runs}) > 1
+    several_data_sets = len({show(run.settings.get("data.name")) for run in runs}) > 1
     return Material(
         groups=tuple(groups),
         targets=tuple(goals),

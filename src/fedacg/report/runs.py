@@ -136,6 +136,8 @@ def _usable(summary: dict[str, Any] | None) -> dict[str, Any] | None:
     """A summary whose entries are what they should be, as far as a report looks at them."""
     if summary is None or not isinstance(summary.get("versions", {}), dict):
         return None
+    if not _are_targets(summary.get("targets", [])):
+        return None
     rounds = summary.get("rounds", 0)
     return summary if isinstance(rounds, int) and abs(rounds) < _MOST_WHOLE else None
 
@@ -156,15 +158,20 @@ def _parse(path: Path, description: str) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not isinstance(settings.get("method.name"), str):
         raise InputError(f"{path}: says no method: it needs [method] name")
-    seed, targets = settings.get("seed", 0), settings.get("evaluate.targets", [])
+    seed, targets = experiment.get("seed", 0), settings.get("evaluate.targets", [])
     if not _is_whole(seed):
         raise InputError(f"{path}: seed must be a whole number")
-    if not isinstance(targets, list) or not all(isinstance(t, float) or _is_whole(t) for t in targets):
-        raise InputError(f"{path}: evaluate.targets must be a list of numbers")
+    if not _are_targets(targets):
+        raise InputError(f"{path}: evaluate.targets must be a list of fractions")
     for key, value in settings.items():
         if not _has_small_numbers(value):
             raise InputError(f"{path}: {key} has a whole number that is too large")
     return experiment
+
+
+def _are_targets(value: object) -> bool:
+    """Whether these are accuracies to reach, as `checked` wants them."""
+    return isinstance(value, list) and all(isinstance(t, int | float) and 0 < t <= 1 for t in value)
 
 
 def _is_whole(value: object) -> bool:
