@@ -25,7 +25,7 @@ PARTS = {
         ],
         "· network and loss": [("local.py", "sum_losses")],
         "· gradients": [("graph.py", "_engine_run_backward")],
-        "· corrections, clip, decay": [("local.py", "correct"), ("optimiser.py", "direction")],
+        "· corrections, clip, decay": [("local.py", "correct"), ("local.py", "direction")],
         "replies decoded, checked, counted, averaged": [("replies.py", "groups"), ("rules.py", "add")],
     },
     "logistic": {
@@ -33,7 +33,7 @@ PARTS = {
         "the clients' work": [("worker.py", "serve")],
         "· batches: shuffle, fetch, fill up": [("fused.py", "_steps")],
         "· network, loss and gradients": [("fused.py", "differentiate")],
-        "· corrections, clip, decay": [("local.py", "correct"), ("optimiser.py", "direction")],
+        "· corrections, clip, decay": [("local.py", "correct"), ("local.py", "direction")],
         "replies decoded, checked, counted, averaged": [("replies.py", "groups"), ("rules.py", "add")],
     },
 }

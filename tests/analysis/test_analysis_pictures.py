@@ -10,8 +10,8 @@ from matplotlib.contour import QuadContourSet
 from matplotlib.figure import Figure
 
 from fedacg.analysis import pictures
-from fedacg.analysis.lines import Ink, Line, over_seeds
-from fedacg.analysis.stability import squared_deviations, stability
+from fedacg.analysis.pictures import Ink, Line, over_seeds
+from fedacg.analysis.rounds import squared_deviations, stability
 from fedacg.analysis.surface_picture import Panel, draw, shared_levels
 from fedacg.report.curves import render
 from fedacg.report.series import PALETTE

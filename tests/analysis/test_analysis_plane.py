@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fedacg import methods, models
 from fedacg.analysis import surface as surfaces
-from fedacg.analysis.plane import Plane
 from fedacg.analysis.surface import (
+    Plane,
     axes,
     estimate_seconds,
     evaluator,

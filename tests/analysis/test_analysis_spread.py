@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedacg import models
-from fedacg.analysis.spread import cosines, divergence, mean
+from fedacg.analysis.rounds import cosines, divergence, mean
 from fedacg.config.sections import AnalysisSettings
 from fedacg.core.vector import FlatModel
 from fedacg.errors import InputError

@@ -376,7 +376,7 @@ def test_ctrl_c_ends_without_a_traceback(fedacg: Command, trio: Path, monkeypatc
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedacg.analysis.cka_report.layerwise", interrupted)
+    monkeypatch.setattr("fedacg.analysis.cka.layerwise", interrupted)
     outcome = fedacg("analyze", str(trio / "fedcm"), "--what", "cka")
     assert (outcome.code, outcome.err) == (130, "")
     assert "Stopped" in outcome.out

@@ -8,7 +8,7 @@ import pytest
 from fedacg.bench import published
 from fedacg.bench.folders import place, run_name, spelled
 from fedacg.bench.plan import make_plan
-from fedacg.bench.targets import paper_targets, shares, small_targets
+from fedacg.bench.published import paper_targets, shares, small_targets
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, recipe_names
 from fedacg.errors import InputError

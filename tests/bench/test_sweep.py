@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedacg.bench.effect import Dot, Effect
 from fedacg.bench.grid import Axis, expand, parse_axis
+from fedacg.bench.sweep_report import Dot, Effect
 from fedacg.config.recipe import find
 from fedacg.errors import InputError
 from fedacg.report.table import Spread

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedacg.data import catalogue
-from fedacg.data.published import Published
+from fedacg.data.origins import Published
 from fedacg.data.sources import cifar
 from fedacg.data.sources.cifar import CifarSource
 from fedacg.runs.folder import RunFolder

@@ -12,9 +12,8 @@ from fedacg import models
 from fedacg.core.messages import message_bytes
 from fedacg.engines.serial import SerialEngine
 from fedacg.methods import METHODS, build
-from fedacg.runs.build import prepare
+from fedacg.runs.build import prepare, traffic_of
 from fedacg.runs.runner import play
-from fedacg.runs.traffic import traffic_of
 from fedacg.simulation.engine import Answer, Answers, Task, Training
 from support.command import Command
 from support.runs import tiny

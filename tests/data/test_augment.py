@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedacg.data.augment import Augment, transform
-from fedacg.data.pipelines import ImagePipeline, PlainPipeline
+from fedacg.data.pipelines import Augment, ImagePipeline, PlainPipeline, transform
 
 
 def rotated(image: Tensor, degrees: float) -> tuple[Tensor, Tensor]:

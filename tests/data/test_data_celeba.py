@@ -16,7 +16,7 @@ from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.examples import Contents
 from fedacg.data.files import data_root
-from fedacg.data.published import Published
+from fedacg.data.origins import Published
 from fedacg.data.sources import celeba, decode, packed
 from fedacg.errors import InputError
 from support.checksums import md5

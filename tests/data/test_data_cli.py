@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fedacg.cli.data import app
 from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue, splits
-from fedacg.data.published import Published
+from fedacg.data.origins import Published
 from fedacg.data.sources import femnist, idx
 from fedacg.errors import InputError
 from support.command import Command

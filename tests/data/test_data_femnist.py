@@ -15,7 +15,7 @@ from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.examples import Dataset, labels
 from fedacg.data.files import data_root
-from fedacg.data.published import Published
+from fedacg.data.origins import Published
 from fedacg.data.sources import femnist
 from fedacg.errors import InputError
 

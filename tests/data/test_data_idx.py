@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedacg.data import catalogue
-from fedacg.data.published import Published
+from fedacg.data.origins import Published
 from fedacg.data.sources import idx
 from fedacg.errors import InputError
 from support.checksums import md5

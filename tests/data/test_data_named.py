@@ -9,8 +9,7 @@ import pytest
 
 from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
-from fedacg.data.augment import Augment
-from fedacg.data.pipelines import ImagePipeline
+from fedacg.data.pipelines import Augment, ImagePipeline
 from fedacg.errors import InputError
 from support.command import Command
 
@@ -153,7 +152,7 @@ def test_augmentation_is_asked_of_the_users_pipeline(write: Write) -> None:
         """
         import numpy as np
         from fedacg.data import dataset
-        from fedacg.data.augment import Augment
+        from fedacg.data.pipelines import Augment
         from fedacg.data.pipelines import ImagePipeline
 
         def images():

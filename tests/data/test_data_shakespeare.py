@@ -15,8 +15,7 @@ from fedacg.data.examples import Dataset, labels
 from fedacg.data.files import data_root
 from fedacg.data.prepared import MappedArray
 from fedacg.data.sources import shakespeare
-from fedacg.data.sources.plays import roles
-from fedacg.data.sources.shakespeare import ALPHABET, WINDOW, WindowExamples, cut, encode
+from fedacg.data.sources.shakespeare import ALPHABET, WINDOW, WindowExamples, cut, encode, roles
 from fedacg.errors import InputError
 
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 from PIL import Image
 
-from fedacg.data import catalogue, progress
+from fedacg.data import catalogue, files
 from fedacg.data.examples import Contents
 from fedacg.data.files import data_root, file_checksum
-from fedacg.data.published import Published
+from fedacg.data.origins import Published
 from fedacg.data.sources import jpegs, tiny_imagenet
 from fedacg.data.sources import packed as packed_files
 from fedacg.data.sources.tiny_imagenet import TinyImageNetSource
@@ -200,7 +200,7 @@ def test_what_takes_a_moment_is_silent_where_there_is_no_terminal(
 def test_what_takes_longer_is_told_every_few_seconds_where_there_is_no_terminal(
     root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(files, "EVERY", 0.0)
     monkeypatch.setattr(jpegs, "_STEP", 10)
     SOURCE.read(root)
     shown = capfd.readouterr()

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from fedacg.data import prepared
-from fedacg.data.listing import Listing
+from fedacg.data.files import Listing
 from fedacg.data.prepared import MappedArray, StoredExamples, array_file, prepare
 from fedacg.errors import InputError
 
@@ -254,7 +254,7 @@ def test_threads_that_prepare_at_the_same_time_wait_for_the_first(root: Path) ->
 SCRIPT = """
 import pathlib, sys, tempfile, time
 import numpy as np
-from fedacg.data.listing import Listing
+from fedacg.data.files import Listing
 from fedacg.data.prepared import StoredExamples, array_file, prepare
 
 root = pathlib.Path(sys.argv[1])

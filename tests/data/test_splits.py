@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedacg.config.sections import DataSettings
-from fedacg.data import dirichlet, splits
+from fedacg.data import splits
 from fedacg.errors import InputError
 
 EQUAL = {"iid", "dirichlet"}
@@ -97,7 +97,7 @@ def test_a_client_holds_what_its_drawn_ratios_say_as_long_as_nothing_runs_out() 
     labels, alpha, clients, size = labels_of(10, 20_000), 0.3, 400, 500
     counts = histograms(splits.dirichlet(labels, clients, alpha, rng(4)), labels, 10)
     source = rng(4)  # the ratios are what a split draws first, the turns come next
-    logs = dirichlet.log_gammas(alpha, (clients, 10), source)
+    logs = splits.log_gammas(alpha, (clients, 10), source)
     ratios = np.exp(logs) / np.exp(logs).sum(axis=1, keepdims=True)
     turns = source.permutation(clients)
     served = turns[(counts[turns].cumsum(axis=0) < 20_000).all(axis=1)]
@@ -113,7 +113,7 @@ def test_a_client_holds_what_its_drawn_ratios_say_as_long_as_nothing_runs_out() 
 @pytest.mark.parametrize("alpha", [0.05, 0.3, 5.0])
 def test_ratios_have_the_moments_of_the_dirichlet(alpha: float) -> None:
     source, parts = rng(6), 8
-    drawn = np.stack([dirichlet.ratios(alpha, parts, source) for _ in range(4000)])
+    drawn = np.stack([splits.ratios(alpha, parts, source) for _ in range(4000)])
     assert drawn.sum(axis=1) == pytest.approx(1)
     variance = (parts - 1) / parts**2 / (parts * alpha + 1)
     assert drawn.mean(axis=0) == pytest.approx(np.full(parts, 1 / parts), abs=4 * np.sqrt(variance / 4000))
@@ -133,13 +133,13 @@ def test_serving_many_at_a_time_is_serving_one_after_the_other_to_the_bit(
 ) -> None:
     clients = min(clients, sum(stock))
     sizes = np.full(clients, sum(stock) // clients)
-    logs = dirichlet.log_gammas(alpha, (clients, len(stock)), rng(seed))
+    logs = splits.log_gammas(alpha, (clients, len(stock)), rng(seed))
     one, many = rng(seed), rng(seed)
     left, expected = np.array(stock), []
     for row, size in zip(logs, sizes, strict=True):
-        expected.append(dirichlet.draw_labels(row, int(size), left, one))
+        expected.append(splits.draw_labels(row, int(size), left, one))
         left = left - expected[-1]
-    assert np.array_equal(dirichlet.serve(logs, sizes, np.array(stock), many), expected)
+    assert np.array_equal(splits.serve(logs, sizes, np.array(stock), many), expected)
     assert many.random() == one.random(), "both leave the stream at the same place"
 
 
@@ -188,8 +188,8 @@ def test_drawing_in_rounds_has_the_distribution_of_drawing_one_by_one() -> None:
     fast: Counter[tuple[int, ...]] = Counter()
     left = np.bincount(labels)
     for _ in range(runs):
-        logs = dirichlet.log_gammas(alpha, (3,), source)
-        fast[tuple(dirichlet.draw_labels(logs, 4, left, source).tolist())] += 1
+        logs = splits.log_gammas(alpha, (3,), source)
+        fast[tuple(splits.draw_labels(logs, 4, left, source).tolist())] += 1
     assert slow.keys() == fast.keys()
     distance = sum((slow[key] - fast[key]) ** 2 / (slow[key] + fast[key]) for key in slow)
     assert distance < 2.5 * len(slow)  # a χ² variable with about len(slow) degrees of freedom

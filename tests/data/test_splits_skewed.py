@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_splits import assert_deals_everything_once, histograms, labels_of, rng
 
-from fedacg.data import dirichlet, splits
+from fedacg.data import splits
 from fedacg.errors import InputError
 
 # Unequal Dirichlet
@@ -19,7 +19,7 @@ def test_a_class_is_cut_by_the_drawn_ratios_to_within_one_example() -> None:
     labels, alpha, clients = labels_of(10, 3000), 0.3, 30
     counts = histograms(splits.dirichlet_unequal(labels, clients, alpha, rng(2)), labels, 10)
     source = rng(2)  # the ratios are what the split draws first, class by class
-    ratios = np.stack([dirichlet.ratios(alpha, clients, source) for _ in range(10)])
+    ratios = np.stack([splits.ratios(alpha, clients, source) for _ in range(10)])
     assert np.abs(counts - 3000 * ratios.T).max() <= 1
 
 
@@ -79,7 +79,7 @@ def test_always_the_largest_gives(sizes: list[int]) -> None:
 @pytest.mark.parametrize("alpha", [1.0, 5.0])
 def test_sizes_are_the_drawn_ratios_to_within_one_example(alpha: float) -> None:
     split = splits.quantity(100_000, 50, alpha, rng(8))
-    expected = 100_000 * dirichlet.ratios(alpha, 50, rng(8))
+    expected = 100_000 * splits.ratios(alpha, 50, rng(8))
     assert expected.min() > 1, "else a client would have been given one"
     assert np.abs(split.offsets.diff().numpy() - expected).max() <= 1
 

@@ -24,7 +24,7 @@ from fedacg.config.recipe import find, override, recipe_names, with_method
 from fedacg.config.sections import Section
 from fedacg.data import catalogue, download
 from fedacg.methods import METHODS, MODIFIERS, Entry, Modifier
-from fedacg.runs.traffic import traffic_of
+from fedacg.runs.build import traffic_of
 from support.command import Command
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from fedacg import Result, methods, run
 from fedacg.core import devices
-from fedacg.data.device_copy import settle
 from fedacg.data.examples import (
     FederatedData,
     ListedClients,
@@ -25,6 +24,7 @@ from fedacg.data.examples import (
     SplitClients,
     TensorExamples,
     ViewExamples,
+    settle,
 )
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.engines.orders import Prepare
@@ -120,7 +120,7 @@ AWAY = torch.device("meta")
 
 
 def give_room(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    monkeypatch.setattr("fedacg.data.device_copy.spare", lambda device: room)
+    monkeypatch.setattr("fedacg.data.examples.spare", lambda device: room)
 
 
 def test_examples_move_to_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:

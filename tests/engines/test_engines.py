@@ -110,7 +110,7 @@ def test_answers_come_in_the_order_of_the_cohort(pool: ProcessEngine) -> None:
 
 
 def test_few_slots_are_enough_for_a_large_cohort(pool: ProcessEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedacg.engines.dispatch._REPLY_MEMORY", 0)
+    monkeypatch.setattr("fedacg.engines.supervisor._REPLY_MEMORY", 0)
     module = network()
     pool.setup(job(module))
     tasks = [task(round, one.client, one.steps) for round in range(1, 9) for one in TASKS]

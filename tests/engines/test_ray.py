@@ -41,9 +41,12 @@ from support.tasks import task
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedacg[ray]'")
 
-from fedacg.engines.ray.engine import RayEngine  # noqa: E402
-from fedacg.engines.ray.pool import RayHandle, _share_of_gpu  # noqa: E402
-from fedacg.engines.ray.worker import versions  # noqa: E402
+from fedacg.engines.ray.engine import (  # noqa: E402
+    RayEngine,
+    RayHandle,
+    _share_of_gpu,
+    versions,
+)
 
 # Ray leaves processes that it has killed for the interpreter to collect.
 pytestmark = pytest.mark.filterwarnings("ignore:.*subprocess .* is still running:ResourceWarning")
@@ -226,7 +229,7 @@ def test_workers_that_share_gpus_all_find_room(gpus: int, workers: int, share: f
 
 def test_a_node_with_other_versions_is_named(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("fedacg.engines.ray.pool.versions", lambda: {**versions(), "torch": "1.0"})
+    monkeypatch.setattr("fedacg.engines.ray.engine.versions", lambda: {**versions(), "torch": "1.0"})
     there = re.escape(versions()["torch"])
     expected = rf"node [\d.]+ of the cluster has torch {there}, this program has 1\.0"
     with pytest.raises(InputError, match=expected):
@@ -244,7 +247,7 @@ def test_a_node_where_workers_cannot_start_is_told_with_the_reason(
 
         def introduce(self) -> None: ...
 
-    monkeypatch.setattr("fedacg.engines.ray.pool.RayWorker", Stranger)
+    monkeypatch.setattr("fedacg.engines.ray.engine.RayWorker", Stranger)
     with pytest.raises(InputError, match=r"= 1: starting ended its worker 3 times \(.*No module named 'fedacg'\)"):
         RayEngine(1, cores=1, address=nodes.address)
 
@@ -252,7 +255,7 @@ def test_a_node_where_workers_cannot_start_is_told_with_the_reason(
 def test_cpus_that_others_hold_are_waited_for_only_so_long(
     engine: RayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedacg.engines.ray.pool._PATIENCE", 0.5)
+    monkeypatch.setattr("fedacg.engines.ray.engine._PATIENCE", 0.5)
     with pytest.raises(InputError, match=r"engine.workers = 1: 0 of 1 workers found a free CPU within 0.5 s at"):
         RayEngine(1, cores=2)
     assert ray.is_initialized(), "a connection that was there before is left alone"
@@ -298,7 +301,7 @@ def test_running_means_and_dropout_have_the_bits_of_worker_processes(
 def test_few_replies_at_a_time_are_enough_for_a_large_cohort(
     engine: RayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedacg.engines.dispatch._REPLY_MEMORY", 0)
+    monkeypatch.setattr("fedacg.engines.supervisor._REPLY_MEMORY", 0)
     engine.setup(job(nn.functional.cross_entropy))
     few = train(engine)
     serial = SerialEngine()

@@ -10,8 +10,8 @@ from torch.nn.utils import parameters_to_vector
 
 from fedacg import models
 from fedacg.errors import InputError
+from fedacg.models import parameters
 from fedacg.models.factorised import FactorisedConv2d, FactorisedLinear, factorise
-from fedacg.models.size import parameters
 from fedacg.runs.build import prepare
 from fedacg.runs.model_file import load_model
 from fedacg.runs.runner import play

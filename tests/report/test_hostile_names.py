@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedacg.core.text import csv_text, printable
+from fedacg.core.output import csv_text, printable
 from support.command import Command
 from support.folders import fake_run
 

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from fedacg.errors import InputError
-from fedacg.report import live, server
-from fedacg.report.live import LiveReport
-from fedacg.report.server import Server
+from fedacg.report import live
+from fedacg.report.live import LiveReport, Server
 from support.folders import fake_run
 
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(live, "splits_of", lambda runs: ([], []))
-    monkeypatch.setattr(server._Handler, "timeout", 0.3)
+    monkeypatch.setattr(live._Handler, "timeout", 0.3)
     with Server(LiveReport([fake_run(tmp_path / "a", [0.1])]), 0) as each:
         thread = threading.Thread(target=each.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -46,10 +45,10 @@ def wait_for_none() -> None:
 
 
 def test_idle_connections_are_closed_and_others_served(served: Server) -> None:
-    idle = [socket.create_connection(("127.0.0.1", served.server_port)) for _ in range(server._MOST + 8)]
+    idle = [socket.create_connection(("127.0.0.1", served.server_port)) for _ in range(live._MOST + 8)]
     idle[0].sendall(b"GET / HT")
     time.sleep(0.1)
-    assert handlers() <= server._MOST
+    assert handlers() <= live._MOST
     wait_for_none()
     assert status(served) == 200
     for each in idle:

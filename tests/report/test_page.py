@@ -16,10 +16,10 @@ import pytest
 from PIL import Image
 
 from fedacg.config.sections import DataSettings
-from fedacg.report import curves, payload, split, write
-from fedacg.report.attendance import attendances
+from fedacg.report import curves, labels, payload, write
 from fedacg.report.labels import LabelCounts, figures
 from fedacg.report.page_text import SplitPicture
+from fedacg.report.payload import attendances
 from fedacg.report.runs import find_runs, group_runs, load_run
 from fedacg.report.series import curves_of
 from support.folders import add_round, fake_run
@@ -206,7 +206,7 @@ def test_of_very_many_visits_some_rounds_are_listed(tmp_path, monkeypatch):
 
 def test_the_split_is_the_one_that_the_run_had(tmp_path):
     page = report(fake_run(tmp_path / "a", [0.5], seed=3, alpha=0.05), out=tmp_path / "out")
-    expected = split.look(DataSettings(alpha=0.05), 3)
+    expected = labels.look(DataSettings(alpha=0.05), 3)
     (found,) = page.data["splits"]
     assert found["clients"] == expected.held.clients[expected.held.order].tolist()
     assert found["counts"] == expected.held.counts[expected.held.order].tolist()
@@ -216,7 +216,7 @@ def test_the_split_is_the_one_that_the_run_had(tmp_path):
 def test_the_picture_of_a_split_covers_the_ground_by_the_share():
     counts = np.array([[4, 0], [1, 3]])
     held = LabelCounts(np.arange(2), counts, 2)
-    picture = SplitPicture(split.Split("two", held, figures(counts, np.random.default_rng(0))))
+    picture = SplitPicture(labels.Split("two", held, figures(counts, np.random.default_rng(0))))
     image = Image.open(io.BytesIO(base64.b64decode(picture.source.split(",")[1])))
     cover = np.asarray(image)[..., 3]
     # Class 0 is the lowest row; shares 1, 0; 1/4, 3/4 by the square root.
@@ -228,7 +228,7 @@ def test_the_picture_of_a_split_covers_the_ground_by_the_share():
 def test_every_kind_of_data_has_its_split_under_its_first_seed(tmp_path):
     for number, (seed, alpha) in enumerate([(5, 0.1), (2, 0.1), (7, 0.9)]):
         fake_run(tmp_path / str(number), [0.5], seed=seed, alpha=alpha)
-    found, missing = split.splits_of([load_run(folder) for folder in find_runs([tmp_path])])
+    found, missing = labels.splits_of([load_run(folder) for folder in find_runs([tmp_path])])
     assert [each.title.split("dirichlet ")[1] for each in found] == [
         "(α = 0.1), 100 clients, seed 2",
         "(α = 0.9), 100 clients, seed 7",
@@ -248,7 +248,7 @@ def test_data_that_are_not_at_hand_or_not_of_the_catalogue_are_said_so(tmp_path,
     assert "fedacg data get cifar10" in page.text
     assert "evil:data: not a data set of the catalogue" in page.text
     assert not marker.exists()
-    assert not (tmp_path / "out" / "split.png").exists()
+    assert not (tmp_path / "out" / "labels.png").exists()
 
 
 def test_settings_of_another_version_cost_the_split_and_nothing_else(tmp_path):

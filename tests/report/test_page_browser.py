@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from fedacg.report import curves, live, payload, write
-from fedacg.report.live import LiveReport
-from fedacg.report.server import Server
+from fedacg.report.live import LiveReport, Server
 from support.browser import Browser, launched
 from support.folders import add_round, fake_run
 

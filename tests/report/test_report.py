@@ -18,11 +18,9 @@ from fedacg.cli.report import report as report_command
 from fedacg.config.experiment import flatten
 from fedacg.errors import InputError
 from fedacg.report import Report, curves, write
-from fedacg.report.cells import Cell, Column, columns_of, to_markdown
-from fedacg.report.latex import escape, to_latex
-from fedacg.report.runs import cautions, find_runs, group_runs, load_run, targets_of
+from fedacg.report.cells import Cell, Column, columns_of, escape, to_latex, to_markdown
+from fedacg.report.runs import cautions, common, differing, find_runs, group_runs, labels, load_run, targets_of
 from fedacg.report.series import PALETTE, curves_of
-from fedacg.report.settings import common, differing, labels
 from fedacg.report.table import Effort, Row, Spread
 from fedacg.runs.history import Reached
 from support.folders import fake_run

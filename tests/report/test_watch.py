@@ -15,9 +15,7 @@ import pytest
 
 from fedacg.errors import InputError
 from fedacg.report import live
-from fedacg.report.live import LiveReport
-from fedacg.report.server import Server
-from fedacg.report.tail import Tail
+from fedacg.report.live import LiveReport, Server, Tail
 from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command, start
 from support.folders import add_round, fake_run

@@ -11,7 +11,7 @@ from torch.nn.utils import parameters_to_vector
 
 import fedacg
 from fedacg.core import vector_files
-from fedacg.core.seals import unseal
+from fedacg.core.files import unseal
 from fedacg.core.vector import FlatModel, Layout, clone
 from fedacg.errors import InputError
 from fedacg.runs.client_states import ClientStates

@@ -10,9 +10,8 @@ import torch
 
 from fedacg.core import files
 from fedacg.runs.build import prepare
-from fedacg.runs.client_states import ClientStates
+from fedacg.runs.client_states import ClientStates, scratch_folder
 from fedacg.runs.runner import play
-from fedacg.runs.scratch import scratch_folder
 from support.runs import tiny
 
 DEAD = 2**22 + 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedacg.core.seals import seal, unseal
+from fedacg.core.files import seal, unseal
 from fedacg.errors import InputError
 from fedacg.runs.history import History, Reached, bytes_unit, human_bytes, read_metrics
 from fedacg.simulation.metrics import RoundMetrics

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedacg.core.seals import seal
+from fedacg.core.files import seal
 from fedacg.errors import InputError
 from fedacg.runs import recording
 from fedacg.runs.build import prepare

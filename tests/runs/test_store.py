@@ -11,7 +11,7 @@ import torch
 
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import read_toml
-from fedacg.core.seals import unseal
+from fedacg.core.files import unseal
 from fedacg.core.vector import sha256
 from fedacg.errors import InputError, RunError
 from fedacg.methods import METHODS, build

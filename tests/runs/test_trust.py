@@ -13,9 +13,9 @@ from torch.nn.utils import parameters_to_vector
 
 import fedacg as package
 from fedacg import models
-from fedacg.core import plugins, seals
+from fedacg.core import files, plugins
 from fedacg.errors import DataMissing, InputError
-from fedacg.models.size import parameters
+from fedacg.models import parameters
 from fedacg.report.live import LiveReport
 from fedacg.runs.build import prepare
 from fedacg.runs.model_file import load_model
@@ -40,8 +40,8 @@ FAST = ("--workers", "1", "--resolution", "2", "--examples", "20")
 
 def lie(path: Path, change: Mapping[str, object]) -> None:
     """Write other things into a sealed file, and seal it again."""
-    record = seals.unseal(path.read_bytes())
-    path.write_text(seals.seal(json.dumps({**record, **change})))
+    record = files.unseal(path.read_bytes())
+    path.write_text(files.seal(json.dumps({**record, **change})))
 
 
 @pytest.fixture

@@ -18,10 +18,9 @@ from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, override
 from fedacg.config.sections import LocalSettings
 from fedacg.core.randomness import generator
-from fedacg.data.augment import Augment
 from fedacg.data.examples import FederatedData, SpanExamples, TensorExamples, ViewExamples, fetch_together
 from fedacg.data.own import from_pairs
-from fedacg.data.pipelines import ImagePipeline
+from fedacg.data.pipelines import Augment, ImagePipeline
 from fedacg.engines import Engine
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
@@ -336,7 +335,7 @@ def deltas(engine: Engine, job: Job, between: Callable[[], None] = lambda: None)
 
 
 def test_few_slots_and_dead_workers_change_nothing(pool: ProcessEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedacg.engines.dispatch._REPLY_MEMORY", 0)
+    monkeypatch.setattr("fedacg.engines.supervisor._REPLY_MEMORY", 0)
     with fedacg.engines.one_thread():
         expected = deltas(SerialEngine(), fused_job())
     found = deltas(pool, fused_job(), between=lambda: os.kill(pool.pids[0], signal.SIGKILL))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedacg.config.sections import LocalSettings
-from fedacg.simulation.optimiser import make_optimiser
+from fedacg.simulation.local import make_optimiser
 
 SIZE, STEPS, LR = 13, 20, 0.05
 Make = Callable[[list[Tensor]], torch.optim.Optimizer]

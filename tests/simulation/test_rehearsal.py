@@ -18,8 +18,8 @@ from fedacg.methods import METHODS, Method
 from fedacg.methods.parts import Empirical
 from fedacg.methods.rules import Average, State, Totals
 from fedacg.methods.upload import ErrorFeedback
+from fedacg.runs.build import traffic_of
 from fedacg.runs.client_states import ClientStates
-from fedacg.runs.traffic import traffic_of
 from fedacg.simulation.engine import Answer, ClientMemory, Job, Task, Training
 from fedacg.simulation.federation import Federation
 from fedacg.simulation.sampling import Sampling

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedacg.data.published import Published
+from fedacg.data.origins import Published
 from fedacg.data.sources import cifar
 from fedacg.data.sources.cifar import Batch, CifarSource, Layout
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedacg.core.seals import seal, unseal
+from fedacg.core.files import seal, unseal
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,8 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 
 from fedacg import methods, models
 from fedacg.config.experiment import Experiment
-from fedacg.data.augment import Augment
 from fedacg.data.examples import FederatedData, SplitClients, TensorExamples
-from fedacg.data.pipelines import ImagePipeline, PlainPipeline
+from fedacg.data.pipelines import Augment, ImagePipeline, PlainPipeline
 from fedacg.runs.build import Ingredients
 from fedacg.runs.runner import play
 
@@ -204,7 +203,7 @@ def main() -> None:
             with (
                 Pretending(),
                 patch("fedacg.simulation.worker.place", lambda name, number: torch.device(NAME, 0)),
-                patch("fedacg.data.device_copy.spare", lambda device, room=room: room),
+                patch("fedacg.data.examples.spare", lambda device, room=room: room),
             ):
                 there = digest(ingredients, extra)
             told = {"operations": Pretending.operations, "seeds": len(set(_Module.seeds))}

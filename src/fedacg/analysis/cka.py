@@ -8,20 +8,26 @@ of Nguyen, Raghu and Kornblith (ICLR 2021), averages the unbiased HSIC₁ of Son
 memory that does not depend on how many there are.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fedacg.analysis.load import check_fit
+from fedacg.analysis import pictures, result
+from fedacg.analysis.load import Subject, check_fit, together
+from fedacg.analysis.pictures import over_seeds
+from fedacg.analysis.result import Drawing, Finding, Watcher, by_group, summary_column, to_csv
+from fedacg.analysis.surface import sample_test
 from fedacg.core.randomness import numpy_generator
 from fedacg.core.vector import FlatModel, Layout, clone
 from fedacg.data.examples import Examples
 from fedacg.errors import InputError
-from fedacg.models.staged import StagedModel
+from fedacg.models import StagedModel
 from fedacg.runs.build import Ingredients
 from fedacg.runs.recording import Recorded
+from fedacg.simulation.drift import stage_slices
 
 _COLUMNS = 4096
 """Features that are in float64 at a time, beside those in the network's own type."""
@@ -191,3 +197,50 @@ def _normalised(products: Tensor) -> Tensor:
 def _mean_over_pairs(similarities: Tensor) -> float:
     rows, columns = torch.tril_indices(len(similarities), len(similarities), offset=-1)
     return float(similarities[rows, columns].mean())
+
+
+_BATCH = 250
+"""Test examples that are compared with one another at a time: more take more memory, fewer are rougher."""
+
+
+def cka_of(subjects: Sequence[Subject], round: int, examples: int, exact: bool, watcher: Watcher) -> Finding:
+    """CKA between all local models of a round on so many test examples, the mean over pairs, for every layer."""
+    found: dict[Path, list[float]] = {}
+    layers: list[str] = []
+    used = 0
+    for ingredients, part in together(subjects):
+        seed = part[0].experiment.seed
+        chosen = sample_test(ingredients.data, examples, seed)
+        layers, used = list(stage_slices(ingredients.module)), len(chosen)
+        for subject in part:
+            recorded = subject.load(round)
+            models = LocalModels(ingredients, recorded)
+            passes = 1 if exact else -(-used // _BATCH)
+            with watcher.work(f"CKA of {subject.run.label}", len(recorded.clients) * passes) as step:
+                batches = models.inputs(chosen, _BATCH, seed)
+                found[subject.folder] = layerwise(_Watched(models, step), batches, exact=exact)
+    lines = [over_seeds(g[0].ink, [dict(enumerate(found[s.folder])) for s in g]) for g in by_group(subjects)]
+    rows = [
+        [subject.ink.label, subject.run.seed, round, layer, value]
+        for subject in subjects
+        for layer, value in zip(layers, found[subject.folder], strict=True)
+    ]
+    title, caption, alt = result.CKA
+    caption = caption.format(round=round, examples=used)
+    return Finding(
+        [Drawing("cka", title, caption, alt, pictures.cka(layers, lines, round))],
+        {"cka.csv": to_csv(["method", "seed", "round", "layer", "cka"], rows)},
+        [summary_column("CKA of outputs", subjects, [found[s.folder][-1] for s in subjects], decimals=4)],
+    )
+
+
+class _Watched:
+    """The models as they are gone through, each counted."""
+
+    def __init__(self, models: LocalModels, step: Callable[[], None]) -> None:
+        self._models, self._step = models, step
+
+    def __iter__(self) -> Iterator[StagedModel]:
+        for model in self._models:
+            yield model
+            self._step()

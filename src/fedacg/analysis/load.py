@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch import nn
 
-from fedacg.analysis.lines import Ink
+from fedacg.analysis.pictures import Ink
 from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
 from fedacg.core import plugins

@@ -4,6 +4,7 @@ They take numbers and know no runs; the loss surface is drawn in `surface_pictur
 never pyplot, as in the report.
 """
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,56 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
+from numpy.typing import NDArray
 
-from fedacg.analysis.lines import Floats, Ink, Line
+from fedacg.report.series import DASHES, PALETTE
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Ink:
+    """How a group is drawn: by its place among the groups, as in the curves of the report."""
+
+    label: str
+    place: int
+
+    @property
+    def colour(self) -> str:
+        return PALETTE[self.place % len(PALETTE)][0]
+
+    @property
+    def dashes(self) -> tuple[int, ...]:
+        """Lengths of dash and gap; empty for an unbroken line."""
+        return DASHES[self.place // len(PALETTE) % len(DASHES)]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A figure of one group along rounds or layers: the mean over its seeds, and the deviation of several."""
+
+    ink: Ink
+    xs: Floats
+    ys: Floats
+    deviation: Floats | None = None
+
+    @property
+    def smooth(self) -> Floats:
+        """The mean over the rounds around each: up to a fortieth of all of them on either side."""
+        reach, number = len(self.ys) // 40, len(self.ys)
+        return np.array([self.ys[max(0, at - reach) : at + reach + 1].mean() for at in range(number)])
+
+
+def over_seeds(ink: Ink, seeds: Sequence[Mapping[int, float]]) -> Line:
+    """The line of a group from the figures of its runs, by round: at the rounds that every run has."""
+    having = [seed for seed in seeds if seed]
+    xs = sorted(set.intersection(*(set(seed) for seed in having))) if having else []
+    columns = [[seed[x] for seed in having] for x in xs]
+    deviation = None
+    if len(having) > 1:
+        deviation = np.array([statistics.stdev(column) for column in columns])
+    return Line(ink, np.array(xs, float), np.array([statistics.fmean(c) for c in columns]), deviation)
+
 
 INK, GRID = "#333333", "#e4e4e4"
 _WIDTH = 7.5

@@ -5,17 +5,96 @@ All of it is in `metrics.jsonl`, but for the cosines of single clients, which ar
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from fedacg.analysis import captions, pictures, spread
-from fedacg.analysis.lines import Line, over_seeds
+from fedacg.analysis import pictures, result, rounds
 from fedacg.analysis.load import Subject
+from fedacg.analysis.pictures import Line, over_seeds
 from fedacg.analysis.result import Drawing, Finding, by_group, summary_column, to_csv
-from fedacg.analysis.stability import squared_deviations, stability
+from fedacg.errors import InputError
+from fedacg.runs.history import DECAY, History
+from fedacg.runs.recording import Recorded
 from fedacg.simulation.metrics import RoundMetrics
+
+WHOLE = "whole"
+"""The name of the whole model beside its parts."""
+
+
+def mean(recorded: Recorded) -> Tensor:
+    """w̄ = Σ ω_i w_i, in float64."""
+    if not recorded.clients:
+        raise InputError(f"round {recorded.round}: nobody answered, so there are no local models")
+    total = torch.zeros_like(recorded.phi, dtype=torch.float64)
+    for weight, w in _locals(recorded):
+        total.add_(w, alpha=weight)
+    return total
+
+
+def divergence(recorded: Recorded, parts: Mapping[str, slice], *, relative: bool = False) -> dict[str, float]:
+    """√(Σ ω_i ‖w_i − w̄‖²) of the whole model and of each part, or the same over ‖w̄‖ of that part.
+
+    What is relative to nothing, of a part without parameters for one, is NaN.
+    """
+    centre = mean(recorded)
+    spans = {WHOLE: slice(None), **parts}
+    squares = dict.fromkeys(spans, 0.0)
+    for weight, w in _locals(recorded):
+        offset = w - centre
+        for name, span in spans.items():
+            squares[name] += weight * _length(offset[span]) ** 2
+    lengths = {name: math.sqrt(square) for name, square in squares.items()}
+    if not relative:
+        return lengths
+    return {name: _ratio(length, _length(centre[spans[name]])) for name, length in lengths.items()}
+
+
+def cosines(recorded: Recorded) -> list[float]:
+    """cos(Δ_i, Δ) of every client in the order of the cohort, Δ_i = w_i − φ and Δ = Σ ω_i Δ_i.
+
+    NaN for a client that did not move, and for all if Δ is zero; none where nobody answered.
+    """
+    if not recorded.clients:
+        return []
+    phi = recorded.phi.double()
+    delta = mean(recorded).sub_(phi)
+    length = _length(delta)
+    found = []
+    for _, w in _locals(recorded):
+        update = w - phi
+        found.append(_ratio(float(update @ delta), _length(update) * length))
+    return found
+
+
+def _locals(recorded: Recorded) -> Iterator[tuple[float, Tensor]]:
+    """ω_i and w_i, one client at a time."""
+    for place, weight in enumerate(recorded.weights):
+        yield weight, recorded.local(place)[0]
+
+
+def _length(vector: Tensor) -> float:
+    return float(torch.linalg.vector_norm(vector))
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
+def squared_deviations(history: History, decay: float = DECAY) -> list[float]:
+    """(Acc − ema)² at each evaluated round, in percentage points squared."""
+    averages = history.moving_average(decay)
+    return [(100 * (accuracy - ema)) ** 2 for accuracy, ema in zip(history.accuracy, averages, strict=True)]
+
+
+def stability(history: History, decay: float = DECAY) -> float | None:
+    """The mean of (Acc − ema)² over the evaluated rounds, None without any. Small is steady."""
+    squares = squared_deviations(history, decay)
+    return statistics.fmean(squares) if squares else None
+
 
 _FIGURES = (
     "divergence_relative",
@@ -42,7 +121,7 @@ def divergence_of(subjects: Sequence[Subject]) -> Finding:
         whole, {name: [line for line in lines if len(line.xs)] for name, lines in parts.items()}
     )
     return Finding(
-        [Drawing("divergence", *captions.DIVERGENCE, figure)],
+        [Drawing("divergence", *result.DIVERGENCE, figure)],
         {"divergence.csv": to_csv(heads, rows)},
         [summary_column("divergence", subjects, [_mean(s, "divergence_relative") for s in subjects])],
     )
@@ -69,7 +148,7 @@ def stability_of(subjects: Sequence[Subject], window: float) -> Finding:
             line = over_seeds(group[0].ink, squares)
             steady.append(pictures.Steadiness(line, statistics.fmean(means), deviation))
     heads = ["method", "seed", "round", "accuracy", "moving_average", "squared_deviation_points"]
-    title, caption, alt = captions.STABILITY
+    title, caption, alt = result.STABILITY
     return Finding(
         [Drawing("stability", title, caption.format(window=f"{window:g}"), alt, pictures.stability(steady))],
         {"stability.csv": to_csv(heads, rows)},
@@ -90,7 +169,7 @@ def drift_of(subjects: Sequence[Subject]) -> Finding:
         for subject in group:
             for round in subject.recorded:
                 recorded = subject.load(round)
-                found = spread.cosines(recorded)
+                found = rounds.cosines(recorded)
                 cosines.setdefault(round, []).extend(cosine for cosine in found if math.isfinite(cosine))
                 for client, cosine in zip(recorded.clients, found, strict=True):
                     rows.append([subject.ink.label, subject.run.seed, round, client, cosine])
@@ -98,7 +177,7 @@ def drift_of(subjects: Sequence[Subject]) -> Finding:
             pictures.Strip(group[0].ink, round, np.array(found)) for round, found in cosines.items() if found
         ]
     return Finding(
-        [Drawing("drift", *captions.DRIFT, pictures.drift(means, strips))],
+        [Drawing("drift", *result.DRIFT, pictures.drift(means, strips))],
         {"drift.csv": to_csv(["method", "seed", "round", "client", "cosine"], rows)},
         [summary_column("cosine", subjects, [_mean(s, "cosine") for s in subjects])],
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedacg import report
-from fedacg.analysis import captions, cka_report, load, rounds, surfaces
+from fedacg.analysis import cka, load, result, rounds, surfaces
 from fedacg.analysis.result import Finding, Watcher, by_group
 from fedacg.errors import InputError, unknown
 from fedacg.report.cells import Cell, Column, TerminalTable
@@ -91,7 +91,7 @@ def analyse(folders: Sequence[Path], out: Path, options: Options, watcher: Watch
         "divergence": lambda: rounds.divergence_of(subjects),
         "stability": lambda: rounds.stability_of(subjects, options.window),
         "drift": lambda: rounds.drift_of(subjects),
-        "cka": lambda: cka_report.cka_of(subjects, round, options.examples, options.exact, watcher),
+        "cka": lambda: cka.cka_of(subjects, round, options.examples, options.exact, watcher),
         "surface": lambda: surfaces.surfaces_of(subjects, round, options.grid, watcher),
     }
     found = {name: step() for name, step in steps.items() if name in options.what}
@@ -107,7 +107,7 @@ def analyse(folders: Sequence[Path], out: Path, options: Options, watcher: Watch
         files |= {name: text.encode() for name, text in finding.tables.items()}
     methods = Column("method", tuple(Cell(group[0].ink.label) for group in by_group(subjects)))
     columns = [methods, *(column for finding in findings for column in finding.columns)]
-    chapter = Chapter("Analysis", captions.LEAD, columns, pictures)
+    chapter = Chapter("Analysis", result.LEAD, columns, pictures)
     written = report.write(folders, out, chapter=chapter, beside=files)
     return Analysis(TerminalTable(columns), written.notes, out / "index.html", tuple(out / name for name in files))
 

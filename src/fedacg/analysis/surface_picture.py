@@ -15,8 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from fedacg.analysis.lines import Floats
-from fedacg.analysis.pictures import INK
+from fedacg.analysis.pictures import INK, Floats
 
 _COLOURS = "viridis"
 """Even to the eye and safe for colour-blind readers; dark is low."""

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from fedacg.analysis import captions, surface_picture
+from fedacg.analysis import result, surface_picture
 from fedacg.analysis.load import Subject, check_fit, together
-from fedacg.analysis.plane import Coordinates, Plane
 from fedacg.analysis.result import Drawing, Finding, Watcher, summary_column, to_csv
 from fedacg.analysis.surface import (
+    Coordinates,
+    Plane,
     Surface,
     axes,
     estimate_seconds,
@@ -205,7 +206,7 @@ def _drawing(subjects: Sequence[Subject], taken: Mapping[Path, Taken], name: str
         )
     measure = MEASURES[name]
     used = max(each.examples[name] for each in taken.values())
-    _, caption, alt = captions.SURFACE
+    _, caption, alt = result.SURFACE
     return Drawing(
         "surface" if name == "loss" else f"surface-{name}",
         measure.title,

@@ -1,15 +1,14 @@
 """What was measured beside what was published: the numbers of one table in one setting.
 
 The paper's numbers and ours are rows of the same kind, so that `report` sets and ranks both alike. How they are
-laid out on a terminal and in files is `written`'s business.
+laid out on a terminal and in files is `render`'s business.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fedacg.bench.plan import Block, Line
-from fedacg.bench.published import method_of, recipes_of, value_of
-from fedacg.bench.targets import REFERENCE, paper_targets, shares, small_targets
+from fedacg.bench.published import REFERENCE, method_of, paper_targets, recipes_of, shares, small_targets, value_of
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find
 from fedacg.report.cells import ABSENT, Cell, Column, columns_of, percent

@@ -1,6 +1,6 @@
 """From a table of the paper to runs: which recipes, which methods, which seeds, and the folder of each run.
 
-Which number is of which recipe and method is `published`'s business; where runs lie is that of `places`.
+Which number is of which recipe and method is `published`'s business; where runs lie is that of `folders`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedacg.bench import published
 from fedacg.bench.folders import place, run_name
-from fedacg.bench.targets import REFERENCE
+from fedacg.bench.published import REFERENCE
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import Tree, find, override
 from fedacg.config.sections import MethodSettings

@@ -5,13 +5,14 @@ not reached, -- not reported. What is measured here, and how it is put beside th
 """
 
 import csv
+import math
 import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 from fedacg.config.experiment import Experiment
-from fedacg.config.recipe import recipe_names, with_method
+from fedacg.config.recipe import find, recipe_names, with_method
 from fedacg.config.sections import MethodSettings
 from fedacg.errors import unknown
 
@@ -145,3 +146,27 @@ def _method_of_row(name: str) -> MethodSettings:
 
 def _is(name: str, method: MethodSettings) -> bool:
     return _method_of_row(name) == method
+
+
+REFERENCE = "fedavg"
+"""The method that targets at small scale are set by."""
+
+
+def paper_targets(recipe: str) -> tuple[float, ...]:
+    """The paper's targets in a setting, as fractions of one."""
+    return Experiment.parse(find(recipe)).evaluate.targets
+
+
+def shares(recipe: str) -> tuple[int, ...]:
+    """What these are of FedAvg's last accuracy in the paper, in whole percent."""
+    rounds = Experiment.parse(find(recipe)).rounds
+    reference = value_of("", recipe, method_of(REFERENCE), "accuracy", rounds)
+    assert reference is not None, "the paper has FedAvg in every setting"
+    return tuple(round(100 * 100 * target / float(reference)) for target in paper_targets(recipe))
+
+
+def small_targets(recipe: str, reference: float) -> tuple[float, ...]:
+    """Targets for a setting in which FedAvg ended at this moving average, a fraction of one."""
+    # Nine digits first, as 100 × 0.57 is a little less than 57 in floating point.
+    tenths = [math.floor(round(10 * share * reference, 9)) for share in shares(recipe)]
+    return tuple(min(max(tenth, 1), 1000) / 1000 for tenth in tenths)

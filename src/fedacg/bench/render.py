@@ -12,10 +12,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 
 from fedacg import report
 from fedacg.bench.comparison import Comparison
-from fedacg.bench.effect import Dot, Effect
 from fedacg.bench.folders import spelled
-from fedacg.report.cells import Column, TerminalTable, to_markdown
-from fedacg.report.latex import to_latex
+from fedacg.bench.sweep_report import Dot, Effect
+from fedacg.report.cells import Column, TerminalTable, to_latex, to_markdown
 from fedacg.report.page import Chapter
 from fedacg.report.table import Effort, Spread
 

@@ -3,15 +3,106 @@
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from fedacg import report
 from fedacg.bench.comparison import average_at
-from fedacg.bench.effect import Dot, Effect
 from fedacg.bench.grid import Axis, Point
-from fedacg.report.page import Chapter
+from fedacg.report.curves import render
+from fedacg.report.page import Chapter, Picture
 from fedacg.report.runs import load_run
+from fedacg.report.series import DASHES, PALETTE
 from fedacg.report.table import Spread
+
+_LOGARITHMIC = 30
+"""Positive numbers that span more than this factor are drawn on a logarithmic axis."""
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A point of the picture: a value of the key, which line it is on, and the accuracy in percent."""
+
+    value: str
+    line: str
+    accuracy: Spread | None
+    """None where a run did not get to the last round."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect of one key."""
+
+    key: str
+    dots: Sequence[Dot]
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The picture for papers."""
+        return {f"effect.{kind}": render(self._figure, kind) for kind in ("png", "pdf")}
+
+    @property
+    def picture(self) -> Picture:
+        """The picture for a page."""
+        said = [
+            f"{dot.line} {self.key}={dot.value}: {dot.accuracy.mean:.2f} %".strip()
+            for dot in self.dots
+            if dot.accuracy
+        ]
+        return Picture(
+            name="effect",
+            title=f"Effect of {self.key}",
+            caption=f"Moving average of the test accuracy in the last round for each value of {self.key}.",
+            alt="; ".join(said) or "No run has ended.",
+            png=render(self._figure, "png"),
+        )
+
+    @cached_property
+    def _figure(self) -> Figure:
+        figure = Figure(figsize=(6, 3.8), layout="constrained")
+        axes = figure.add_subplot()
+        values = list(dict.fromkeys(dot.value for dot in self.dots))
+        numbers = _numbers(values)
+        places = dict(zip(values, numbers or range(len(values)), strict=True))
+        for number, line in enumerate(dict.fromkeys(dot.line for dot in self.dots)):
+            points = [(places[dot.value], dot.accuracy) for dot in self.dots if dot.line == line and dot.accuracy]
+            points.sort(key=lambda point: point[0])
+            axes.errorbar(
+                [place for place, _ in points],
+                [accuracy.mean for _, accuracy in points],
+                yerr=[accuracy.std or 0.0 for _, accuracy in points],
+                label=line,
+                color=PALETTE[number % len(PALETTE)][0],
+                marker="o",
+                capsize=3,
+                # Categories have no order, and no line between them.
+                linestyle=(0, DASHES[number // len(PALETTE) % len(DASHES)]) if numbers else "none",
+            )
+        if numbers and min(numbers) > 0 and max(numbers) > _LOGARITHMIC * min(numbers):
+            axes.set_xscale("log")
+        axes.set_xticks(list(places.values()), labels=values)
+        axes.minorticks_off()
+        axes.set_xlabel(self.key)
+        axes.set_ylabel("test accuracy at the end, %")
+        axes.grid(color="#e4e4e4", linewidth=0.7)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        if len({dot.line for dot in self.dots}) > 1:
+            legend = figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+            for text in legend.get_texts():
+                text.set_parse_math(False)
+        return figure
+
+
+def _numbers(values: Sequence[str]) -> list[float]:
+    """The values as numbers; none if any is a word."""
+    try:
+        return [float(value) for value in values]
+    except ValueError:
+        return []
 
 
 def write(axes: Sequence[Axis], points: Sequence[Point], out: Path) -> report.Report:

@@ -8,8 +8,7 @@ import sys
 from typing import NoReturn
 
 from fedacg.cli.stopping import handle_signals
-from fedacg.core.output import enduring_output
-from fedacg.core.text import printable
+from fedacg.core.output import enduring_output, printable
 from fedacg.errors import InputError, RunError
 
 

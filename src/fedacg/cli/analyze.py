@@ -13,7 +13,7 @@ import typer
 
 from fedacg.cli.run import parse_out
 from fedacg.cli.stopping import STOPPED, interruptible
-from fedacg.core.text import printable
+from fedacg.core.output import printable
 from fedacg.errors import InputError
 
 if TYPE_CHECKING:

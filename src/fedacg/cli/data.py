@@ -211,7 +211,7 @@ def show(
 
     from fedacg.data import catalogue
     from fedacg.report import curves, labels, labels_picture
-    from fedacg.report.split import look
+    from fedacg.report.labels import look
 
     chosen = split or (catalogue.NATURAL if _natural(name) else "dirichlet")
     if clients is None:

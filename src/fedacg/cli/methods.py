@@ -48,7 +48,7 @@ def _whole(name: str) -> str:
     composition = parse(name)
     from fedacg.methods import build
     from fedacg.methods.method import NEEDS
-    from fedacg.runs.traffic import traffic_of
+    from fedacg.runs.build import traffic_of
 
     method, traffic = build(name), traffic_of(name)
     lines = [f"{_owner(owner)}\n" for owner in composition.owners]

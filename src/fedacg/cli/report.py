@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedacg.cli.run import parse_out
-from fedacg.core.text import printable
+from fedacg.core.output import printable
 
 Target = Annotated[
     list[float] | None,

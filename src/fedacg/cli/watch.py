@@ -29,8 +29,7 @@ def watch(
     """Look at runs while they go on: the report's page, kept up to date, on this machine."""
     if not 0 <= port <= 65535:
         raise InputError(f"--port {port}: must be a number from 0 to 65535")
-    from fedacg.report.live import LiveReport
-    from fedacg.report.server import Server
+    from fedacg.report.live import LiveReport, Server
 
     os.nice(_POLITE)
     with Server(LiveReport(folders, target or None), port) as server:

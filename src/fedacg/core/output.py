@@ -1,12 +1,15 @@
-"""Standard output and error that never end a run: full, closed, or without the characters that are printed."""
+"""Standard output and error that never end a run: full, closed, or without the characters that are printed.
+
+Names that come from files are made safe here too: at a terminal, and in a table that a spreadsheet opens.
+"""
 
 import errno
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 
 class EnduringStream(io.TextIOBase):
@@ -79,3 +82,26 @@ def _open_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+
+
+def printable(text: str) -> str:
+    """Text without characters that a terminal would obey or hide: those are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_tree(value: Any) -> Any:
+    """The same for all names and strings of nested tables and lists."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printable_tree(key): printable_tree(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [printable_tree(item) for item in value]
+    return value
+
+
+def csv_text(text: str) -> str:
+    """A text cell that no spreadsheet takes for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

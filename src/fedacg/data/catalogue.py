@@ -12,8 +12,7 @@ import torch
 from fedacg import errors
 from fedacg.config.sections import DataSettings
 from fedacg.core.randomness import numpy_generator
-from fedacg.data import folder, own, records, splits
-from fedacg.data.augment import Augment
+from fedacg.data import files, folder, own, splits
 from fedacg.data.examples import (
     Contents,
     Dataset,
@@ -28,7 +27,7 @@ from fedacg.data.examples import (
     labels,
 )
 from fedacg.data.files import data_root
-from fedacg.data.pipelines import ImagePipeline, PlainPipeline
+from fedacg.data.pipelines import Augment, ImagePipeline, PlainPipeline
 from fedacg.data.sources import celeba, cifar, digits, femnist, idx, shakespeare, synthetic, tiny_imagenet
 from fedacg.data.sources.base import Source
 from fedacg.errors import DataDamaged, InputError
@@ -113,7 +112,7 @@ def survey(name: str) -> Survey:
         if not isinstance(place, Path):
             return Survey(place, _built_in() if name == DIGITS else None)
         source = _source(name)
-        records_of = (records.recall(source.listing(copy)) for copy in source.copies(data_root()))
+        records_of = (files.recall(source.listing(copy)) for copy in source.copies(data_root()))
         known = next(filter(None, records_of), None)
         if known is None and source.version is None:
             known = check(name)

@@ -1,16 +1,19 @@
 """What the trainer needs of data: examples fetched by position, clients as views, an input pipeline.
 
 Examples stay in their storage type (images as uint8 in one shared tensor); a batch becomes floating
-point only when it is about to be used. Nothing here knows where data come from or how they are split.
+point only when it is about to be used. On a device that computes with them they are copied
+once, if they fit. Nothing here knows where data come from or how they are split.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, overload, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from fedacg.core.devices import spare
 
 _CHUNK = 4096
 """How many examples are fetched at a time where their labels cannot be had alone."""
@@ -268,3 +271,43 @@ def labels(examples: Examples, index: Tensor | None = None) -> Tensor:
         return examples.labels(index)
     parts = [examples.fetch(part)[1] for part in torch.split(index, _CHUNK)]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+
+def settle(data: FederatedData, device: torch.device) -> FederatedData:
+    """The same data, with the tensors that examples lie in on a device."""
+    if device.type == "cpu":
+        return data
+    mover = _Mover(device, spare(device))
+    return replace(data, clients=mover.move(data.clients), test=mover.move(data.test))
+
+
+class _Mover:
+    """Copies every tensor once, however many views there are on it, until the room is used up."""
+
+    def __init__(self, device: torch.device, room: int) -> None:
+        self._device, self._room = device, room
+        self._moved: dict[int, TensorExamples] = {}
+
+    @overload
+    def move(self, value: Examples) -> Examples: ...
+    @overload
+    def move(self, value: Clients) -> Clients: ...
+    def move(self, value: Examples | Clients) -> Examples | Clients:
+        match value:
+            case TensorExamples():
+                return self._copy(value)
+            case ViewExamples() | SpanExamples() | SplitClients() | OwnedClients():
+                return replace(value, base=self.move(value.base))
+            case ListedClients():
+                return ListedClients([self.move(examples) for examples in value.clients])
+        return value
+
+    def _copy(self, examples: TensorExamples) -> TensorExamples:
+        if id(examples) not in self._moved:
+            size = examples.x.nbytes + examples.y.nbytes
+            if size > self._room:
+                return examples
+            self._room -= size
+            moved = TensorExamples(examples.x.to(self._device), examples.y.to(self._device))
+            self._moved[id(examples)] = moved
+        return self._moved[id(examples)]

@@ -1,17 +1,60 @@
 """Published files: where the data root is, reading them, and the words for files that are missing or damaged.
 
+A listing names the files that a copy of a data set consists of, and recognises them by stamp or by contents. What
+was found when a set was last read is kept, so that a list of data sets can tell it at once.
+
 Nothing here knows a file format; the readers of the data sets do. What to do about a damaged file is said where it
 is known whether there is another copy (sources/base.py).
 """
 
 import hashlib
+import json
 import os
 import stat
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from tempfile import NamedTemporaryFile
+from time import monotonic
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedacg.data import origins
+from fedacg.data.examples import Origin
 from fedacg.errors import DataDamaged, DataMissing, InputError
+
+EVERY = 5.0
+"""Seconds between lines where there is no terminal; what takes less is silent there."""
+
+
+@contextmanager
+def progress(title: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """Shown on stderr; gives what moves it on by a number of units."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(title, total, unit)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+class _Lines:
+    def __init__(self, title: str, total: int, unit: str) -> None:
+        self._title, self._total, self._unit = title, total, unit
+        self._done, self._shown = 0, monotonic()
+
+    def __call__(self, count: int) -> None:
+        self._done += count
+        if monotonic() - self._shown >= EVERY:
+            self._shown = monotonic()
+            print(f"{self._title}: {self._done} of {self._total} {self._unit}", file=sys.stderr, flush=True)
+
 
 _DIGESTS = {32: "md5", 64: "sha256"}
 """Which checksum it is, by its length."""
@@ -124,3 +167,93 @@ def wrong_size(found: int, size: int) -> str:
     """How a file differs that has another size than the published one."""
     kind = "is cut short" if found < size else "is too long"
     return f"{kind}: {found} bytes where there should be {size}"
+
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Files by their names below a folder."""
+
+    dataset: str
+    copy: Path
+    """The folder, archive or file that holds the data set."""
+    base: Path
+    names: tuple[str, ...]
+
+    def stamp(self) -> str:
+        """What changes when a file is added, removed, renamed or written. Moving the folder leaves it alone."""
+        return self._stat()[0]
+
+    @cached_property
+    def first_stamp(self) -> str:
+        """The stamp when it was first asked for: to look at 200,000 files takes a second."""
+        return self.stamp()
+
+    def digest(self, version: int) -> str:
+        """What the contents and the version of what is made of them come to."""
+        found = hashlib.sha256(f"{version}".encode())
+        with progress(f"reading {self.dataset}", self._stat()[1] >> 20, "MB") as advance:
+            unshown = 0
+            for name in sorted(self.names):
+                own = hashlib.sha256()
+                try:
+                    with open(self._path(name), "rb") as file:  # noqa: PTH123
+                        while block := file.read(_BLOCK):
+                            own.update(block)
+                            unshown += len(block)
+                except OSError as error:
+                    raise unreadable(self.dataset, Path(self._path(name)), error) from None
+                found.update(os.fsencode(name) + b"\0" + own.digest())
+                advance(unshown >> 20)
+                unshown &= (1 << 20) - 1
+        return found.hexdigest()
+
+    def _stat(self) -> tuple[str, int]:
+        """The stamp, and the size of all files."""
+        stamp, size = hashlib.sha256(), 0
+        for name in sorted(self.names):
+            try:
+                facts = os.stat(self._path(name))  # noqa: PTH116
+            except OSError as error:
+                raise unreadable(self.dataset, Path(self._path(name)), error) from None
+            size += facts.st_size
+            # The time of the last change of the inode cannot be set, so that contents written anew with their old
+            # time are noticed, too.
+            times = f"\0{facts.st_size}\0{facts.st_mtime_ns}\0{facts.st_ctime_ns}\0"
+            stamp.update(os.fsencode(name) + times.encode())
+        return stamp.hexdigest(), size
+
+    def _path(self, name: str) -> str:
+        return f"{self.base}/{name}"  # a Path for each of 200,000 images would take a second
+
+
+def remember(listing: Listing, origin: Origin) -> None:
+    """Keep what was read; where nothing can be written, it is forgotten."""
+    if recall(listing) == origin:
+        return
+    try:
+        path = _path(writable_home(), listing)
+        with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            json.dump({"stamp": listing.first_stamp, **asdict(origin)}, file)
+        Path(file.name).replace(path)
+    except (OSError, InputError):
+        pass  # nothing depends on it
+
+
+def recall(listing: Listing) -> Origin | None:
+    """What was read from these files; None where they were not read, or have changed since."""
+    for home in homes():
+        try:
+            tree = json.loads(_path(home, listing).read_text())
+            if tree.pop("stamp") == listing.first_stamp:
+                origin = Origin(**tree)
+                return replace(origin, differences=tuple(origin.differences))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            continue
+    return None
+
+
+def _path(home: Path, listing: Listing) -> Path:
+    return home / f"{listing.dataset}.counts.json"

@@ -24,8 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedacg.data.files import homes, writable_home
-from fedacg.data.listing import Listing
+from fedacg.data.files import Listing, homes, writable_home
 from fedacg.errors import InputError
 
 MANIFEST = "manifest.json"

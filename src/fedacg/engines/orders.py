@@ -1,14 +1,21 @@
-"""What engines and their workers say to each other.
+"""What engines and their workers say to each other, and what a worker does with an order, wherever it runs.
 
-Of worker processes all of it, whose vectors lie in segments beside it; what only Ray's actors are told is in
-ray_worker.py.
+The vectors of worker processes lie in segments beside it; what only Ray's actors are told is in ray/engine.py.
 """
 
+import sys
+import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import cloudpickle
+import torch
+
+from fedacg.core.messages import Message
 from fedacg.engines.shared_memory import Frozen, Place
-from fedacg.simulation.engine import Evaluation, Task
+from fedacg.simulation.engine import Evaluation, Job, Task
+from fedacg.simulation.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -116,3 +123,50 @@ class Failed(Outcome):
     """The work raised an exception, pickled with its traceback as a note."""
 
     exception: bytes
+
+
+class WorkerLoop(ABC):
+    """Serves the orders of one job after the other; the worker is made when a job's first order comes."""
+
+    _worker: Worker | None
+    """None while a new job waits to be taken on."""
+    _message: Message
+    """The last broadcast."""
+
+    def greet(self, hello: Hello) -> None:
+        self._number = hello.number
+        sys.path.extend(folder for folder in hello.path if folder not in sys.path)
+        torch.set_num_threads(1)
+
+    def serve(self, order: Order) -> Outcome:
+        """Do what is ordered; an exception is an outcome, too."""
+        try:
+            if self._worker is None:
+                self._worker = Worker(self._job(), self._number)
+            if isinstance(order, Train):
+                return self._train(self._worker, order)
+            if isinstance(order, Evaluate):
+                return Evaluated(order.key, self._worker.evaluate(self._message, order.first, order.last))
+            return Prepared(order.key)
+        except Exception as error:
+            # Raised again in the parent, where the user sees it.
+            error.add_note("In a worker process:\n" + "".join(traceback.format_exception(error)))
+            return Failed(order.key, _pickled(error))
+
+    @abstractmethod
+    def _job(self) -> Job:
+        """The job to take on."""
+
+    @abstractmethod
+    def _train(self, worker: Worker, order: Train) -> Outcome:
+        """Train a group of clients and say where the answers are."""
+
+
+def _pickled(error: Exception) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        cloudpickle.loads(data)
+    except Exception:
+        # An exception that does not survive pickling is told in words.
+        data = cloudpickle.dumps(RuntimeError("".join(traceback.format_exception(error))))
+    return data

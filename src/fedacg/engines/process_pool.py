@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 
 from fedacg.engines.orders import Hello, Order, Outcome
 from fedacg.engines.shared_memory import Segment, send_segment
-from fedacg.engines.supervisor import Handle, Lost, News, Staff
+from fedacg.engines.supervisor import Handle, Lost, News, Supervisor
 
 REQUEST = struct.Struct("!cI")
 """What the fork server is asked: START or END, and a number for the worker that the parent chooses."""
@@ -202,7 +202,7 @@ class WorkerHandle(Handle):
         return self._server.end(self._number)
 
 
-class Pool(Staff[WorkerHandle]):
+class Pool(Supervisor[WorkerHandle]):
     """Workers that are processes of this machine."""
 
     def _hire(self, number: int) -> WorkerHandle:

@@ -1,12 +1,11 @@
 """Persistent worker processes with one thread and one resident model each, fed through shared memory.
 
-What is given out when is in dispatch.py, the processes in process_pool.py, how they are replaced in supervisor.py.
+The processes are in process_pool.py; what is given out when, and how they are replaced, in supervisor.py.
 """
 
 from collections.abc import Iterator, Sequence
 
 from fedacg.core.messages import Message
-from fedacg.engines.dispatch import evaluate, in_order, longest_first, message_rooms, prepare, widest_window
 from fedacg.engines.orders import (
     Broadcast,
     Room,
@@ -16,6 +15,7 @@ from fedacg.engines.orders import (
 )
 from fedacg.engines.process_pool import Pool
 from fedacg.engines.shared_memory import Segment, freeze, read_message, write_message
+from fedacg.engines.supervisor import evaluate, in_order, longest_first, message_rooms, prepare, widest_window
 from fedacg.simulation.engine import Answers, ClientMemory, Evaluation, Job, Task, Training, groups, recall
 
 

@@ -1,19 +1,20 @@
 """Workers and their lifetimes, wherever they run: given orders, kept up to date, replaced when they are lost.
 
-Knows what a worker must have been told before an order, not what the orders mean. Worker processes are in
-process_pool.py, Ray's actors in ray/pool.py.
+Knows what a worker must have been told before an order, not what the orders mean. Orders go out
+longest first, and outcomes come back in the order of the cohort.
 """
 
 import pickle
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
-from fedacg.engines.orders import Evaluate, Fact, Failed, Order, Outcome, Train
-from fedacg.engines.shared_memory import Segment
+from fedacg.engines.orders import Evaluate, Evaluated, Fact, Failed, Order, Outcome, Prepare, Train
+from fedacg.engines.shared_memory import Segment, room
 from fedacg.errors import RunError
+from fedacg.simulation.engine import Evaluation, Job, Task, chunks, total
 
 _ATTEMPTS = 3
 
@@ -57,7 +58,7 @@ class Handle(ABC):
 H = TypeVar("H", bound=Handle)
 
 
-class Staff(ABC, Generic[H]):
+class Supervisor(ABC, Generic[H]):
     """A fixed number of workers; one that is lost is replaced and its orders are given again."""
 
     def __init__(self, size: int) -> None:
@@ -179,3 +180,76 @@ def _describe(order: Order | None) -> str:
         round, clients = order.tasks[0].round.number, ", ".join(str(task.client) for task in order.tasks)
         return f"training client{'s' if len(order.tasks) > 1 else ''} {clients} in round {round}"
     return "taking on the job"
+
+
+_REPLY_MEMORY = 256 * 2**20
+"""Bytes that replies may take up while they wait for their turn, more only if the workers need it."""
+
+
+def in_order(
+    supervisor: Supervisor[Any], keys: Sequence[int], order: Callable[[int], Order], window: int
+) -> Iterator[Outcome]:
+    """Have orders made and given out in the sequence of these keys; outcomes come by rising key, from 0.
+
+    No more than `window` are under way or wait for their turn.
+    """
+    waiting = deque(keys)
+    done: dict[int, Outcome] = {}
+    held = 0
+    try:
+        for key in range(len(keys)):
+            while key not in done:
+                while (
+                    waiting and held < window and supervisor.least_load < _patience(len(waiting), supervisor.size)
+                ):
+                    supervisor.give(order(waiting.popleft()))
+                    held += 1
+                outcome = supervisor.collect()
+                if outcome is not None:
+                    done[outcome.key] = outcome
+            yield done.pop(key)
+            held -= 1
+    finally:
+        supervisor.abandon()
+
+
+def prepare(supervisor: Supervisor[Any]) -> None:
+    """Have every worker take on the job it was told of."""
+    list(in_order(supervisor, range(supervisor.size), Prepare, window=supervisor.size))
+
+
+def evaluate(supervisor: Supervisor[Any], job: Job) -> Evaluation:
+    """Sums over the whole test set for the model that was announced."""
+    spans = chunks(len(job.data.test), job.evaluate_batch)
+    outcomes = in_order(supervisor, range(len(spans)), lambda key: Evaluate(key, *spans[key]), window=len(spans))
+    return total([outcome.sums for outcome in outcomes if isinstance(outcome, Evaluated)])
+
+
+def _patience(waiting: int, workers: int) -> int:
+    """Orders a worker may hold: a second one hides the way to and fro, but not when few are left."""
+    return 2 if waiting > 4 * workers else 1
+
+
+def longest_first(parts: Sequence[Sequence[Task]], window: int) -> list[int]:
+    """The order in which groups are given out: by falling cost within windows of the cohort.
+
+    Places of a window are given out together, so answers that wait for an earlier one always fit.
+    """
+    order: list[int] = []
+    for first in range(0, len(parts), window):
+        places = range(first, min(first + window, len(parts)))
+        order.extend(sorted(places, key=lambda place: -max(task.steps for task in parts[place])))
+    return order
+
+
+def message_rooms(job: Job) -> tuple[int, int]:
+    """Bytes that a broadcast may take, and that a group's messages may: what clients kept, send and keep."""
+    traffic = job.traffic
+    memory = room(job.group, traffic.kept)
+    upload = max(room(job.group, traffic.up), room(job.group, traffic.first))
+    return room(1, traffic.down), memory + upload + memory
+
+
+def widest_window(workers: int, group_room: int) -> int:
+    """How many groups may be under way or wait for their turn."""
+    return max(workers, _REPLY_MEMORY // group_room)

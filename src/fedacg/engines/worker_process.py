@@ -14,9 +14,18 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from fedacg.core.output import enduring_output
-from fedacg.engines.orders import Broadcast, Hello, Order, Room, Setup, Train, TrainedInSlot, TrainInSlot
+from fedacg.engines.orders import (
+    Broadcast,
+    Hello,
+    Order,
+    Room,
+    Setup,
+    Train,
+    TrainedInSlot,
+    TrainInSlot,
+    WorkerLoop,
+)
 from fedacg.engines.shared_memory import Segment, end_of, read_message, receive_segment, thaw, write_message
-from fedacg.engines.worker_loop import Service
 from fedacg.simulation.engine import Job
 from fedacg.simulation.worker import Worker
 
@@ -24,7 +33,7 @@ _BEAT = 0.5
 """Seconds between two beats of the pulse."""
 
 
-class WorkerProcess(Service):
+class WorkerProcess(WorkerLoop):
     """Serves orders until the channel closes."""
 
     def __init__(self, channel: socket.socket) -> None:

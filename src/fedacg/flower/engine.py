@@ -18,9 +18,8 @@ from fedacg.core import messages
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError
 from fedacg.flower.checks import Refused
-from fedacg.flower.exchange import ask, content
 from fedacg.flower.membership import Membership
-from fedacg.flower.nodes import Nodes
+from fedacg.flower.nodes import Nodes, ask, content
 from fedacg.flower.options import ServerOptions
 from fedacg.flower.records import Order, UploadReader, norm_of, order, pack, read_tested
 from fedacg.flower.usual import Measured, MedianBound

@@ -20,7 +20,7 @@ from fedacg.flower.membership import FILE, Membership, NamedRoll, Roll, SplitRol
 from fedacg.flower.nodes import Nodes
 from fedacg.flower.options import ServerOptions, has_own_data, read_experiment, server_options
 from fedacg.flower.records import Announcement
-from fedacg.models.size import parameters
+from fedacg.models import parameters
 from fedacg.runs.build import Ingredients, load_data, prepare
 from fedacg.runs.folder import RunFolder
 from fedacg.runs.history import History, human_bytes

@@ -5,10 +5,13 @@ A network of one's own is named `module:function`: any nn.Module trains, a Stage
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from fedacg.core.plugins import is_plugin, load_function
 from fedacg.errors import InputError, unknown
@@ -22,10 +25,9 @@ from fedacg.models.convolutional import (
     cnn,
     femnist_cnn,
     lenet,
+    resnet18,
 )
-from fedacg.models.dense import logistic, mlp
-from fedacg.models.recurrent import lstm
-from fedacg.models.resnet import resnet18
+from fedacg.models.dense import logistic, lstm, mlp
 from fedacg.models.staged import StagedModel
 
 __all__ = ["NAMES", "StagedModel", "build"]
@@ -103,3 +105,31 @@ def _check_shape(name: str, shape: tuple[int, ...], network: _Network) -> None:
 
 def _positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out random numbers, for which PyTorch would load hundreds of modules where there is no memory."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs or {})
+        if getattr(function, "__name__", "").endswith(("normal_", "uniform_")):
+            return args[0] if args else named["tensor"]
+        return function(*args, **named)
+
+
+def parameters(name: str, *, classes: int, shape: tuple[int, ...], factorise: float = 0, **options: object) -> int:
+    """The number of trainable parameters of the network that `build` makes of the same arguments."""
+    try:
+        with torch.device("meta"), _Unfilled():
+            module = build(name, classes=classes, shape=shape, factorise=factorise, **options)
+    except (RuntimeError, TypeError, OverflowError) as error:  # sizes that no integer of PyTorch's holds
+        if "verflow" not in str(error):
+            raise
+        raise InputError(f"model.name = {name}: too large for inputs of shape {shape}") from None
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)

@@ -1,7 +1,7 @@
 """A network as stages and a head, so that features, branches and layer comparisons need no special cases.
 
 Here lives the one class that every network of the catalogue is; the networks themselves are built in
-dense.py, convolutional.py, resnet.py and recurrent.py. Nothing here knows of methods, data or training.
+dense.py and convolutional.py. Nothing here knows of methods, data or training.
 """
 
 from collections.abc import Iterable

@@ -10,12 +10,10 @@ from pathlib import Path
 from fedacg.core import files
 from fedacg.errors import InputError
 from fedacg.report import curves, labels_picture, page
-from fedacg.report.cells import TerminalTable, to_markdown
-from fedacg.report.content import Material, gather
-from fedacg.report.latex import to_latex
+from fedacg.report.cells import TerminalTable, to_latex, to_markdown
+from fedacg.report.labels import Split, splits_of
 from fedacg.report.runs import Group, find_runs, group_runs, load_run
-from fedacg.report.series import Axis
-from fedacg.report.split import Split, splits_of
+from fedacg.report.series import Axis, Material, gather
 from fedacg.report.table import Row, to_csv
 
 __all__ = ["Report", "write"]

@@ -1,25 +1,77 @@
 """A report that follows runs while they go on: the page, and what is new since it was last asked.
 
 Does nothing unless it is asked, and then reads what has been added and nothing else, so that a run is not slowed.
-Answering a browser is `server`'s business.
+The web server for it is small: on this machine only, two addresses, nothing but GET.
 """
 
+import errno
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock, Thread
+from socket import socket
+from socketserver import TCPServer
+from threading import BoundedSemaphore, Lock, Thread
 from time import perf_counter
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+from fedacg.core.files import open_regular
 from fedacg.errors import InputError
 from fedacg.report import page
-from fedacg.report.content import Material, gather
+from fedacg.report.labels import splits_of
 from fedacg.report.runs import Group, Run, find_runs, group_runs, load_run
-from fedacg.report.split import splits_of
-from fedacg.report.tail import Tail
+from fedacg.report.series import Material, gather
 from fedacg.runs.folder import EXPERIMENT, MARKER, METRICS, SUMMARY
 from fedacg.runs.history import History
+from fedacg.simulation.metrics import RoundMetrics
+
+
+class Tail:
+    """A metrics.jsonl that grows. A line without its end is one that is being written, and is left for later."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._sealed = path, False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.history = History()
+        self._offset = 0
+        self._last = b""
+
+    def read(self, *, sealed: bool = False) -> History:
+        """All rounds so far. A file that is not the one it was, as after a resume, is read from its start.
+
+        With `sealed`, every line must have a checksum.
+        """
+        self._sealed = sealed
+        try:
+            with open_regular(self._path) as file:
+                file.seek(self._offset - len(self._last))
+                if file.read(len(self._last)) != self._last:
+                    self._begin()
+                    file.seek(0)
+                new = file.read()
+        except OSError as error:
+            raise InputError(f"{self._path}: cannot be read: {error.strerror}") from error
+        for line in new[: new.rfind(b"\n") + 1].splitlines(keepends=True):
+            if line.strip():
+                self._append(line)
+            self._offset += len(line)
+            self._last = line
+        return self.history
+
+    def _append(self, line: bytes) -> None:
+        try:
+            self.history.append(RoundMetrics.from_json(line, sealed=self._sealed))
+        except ValueError as error:
+            number = len(self.history) + 1
+            raise InputError(f"{self._path}, line {number} cannot be read: {error}") from error
+
 
 SOONEST = 2.0
 """Seconds between two looks of a page, at least."""
@@ -133,3 +185,102 @@ def _state(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return stat.st_size, stat.st_mtime_ns
+
+
+HOST = "127.0.0.1"
+_NAMES = {HOST, "localhost", "::1"}
+_PATIENCE = 10.0
+"""Seconds that a browser may take to ask, and to take each part of its answer; then its connection is closed."""
+_MOST = 32
+"""Connections at a time; more are closed at once, and a page that asks again later is served."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a report until it is closed; with port 0, at a port that is free."""
+
+    daemon_threads = True
+
+    def __init__(self, report: LiveReport, port: int) -> None:
+        self.report = report
+        self._free = BoundedSemaphore(_MOST)
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+            raise InputError(f"--port {port}: {why}; 0 takes one that is free") from None
+
+    def server_bind(self) -> None:
+        """Without the look-up of the machine's name that an HTTP server does."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = HOST, self.server_address[1]
+
+    def process_request(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        """A browser that is no longer there, or does not listen, is no error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    timeout = _PATIENCE
+
+    def do_GET(self) -> None:
+        if not self._is_asked_by_name():
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this page is for this machine only\n")
+            return
+        try:
+            self._serve()
+        except InputError as error:  # no run can be read at present
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n")
+
+    def _serve(self) -> None:
+        try:
+            address = urlsplit(self.path)
+        except ValueError:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is nothing here\n")
+            return
+        if address.path == "/":
+            self._answer(HTTPStatus.OK, "text/html", self.server.report.page())
+        elif address.path == "/live.json":
+            seen = parse_qs(address.query).get("seen", [""])[0]
+            self._answer(HTTPStatus.OK, "application/json", self.server.report.news(seen))
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is nothing here\n")
+
+    def _is_asked_by_name(self) -> bool:
+        """Another site's page could reach this machine under a name of its own, and read along."""
+        try:
+            return urlsplit(f"//{self.headers.get('Host', '')}").hostname in _NAMES
+        except ValueError:
+            return False
+
+    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode(errors="backslashreplace")
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("X-Frame-Options", "DENY")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """A page that looks every few seconds is not worth a line each time."""

@@ -15,13 +15,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from fedacg.report.attendance import attendances
 from fedacg.report.cells import Cell, Column
-from fedacg.report.content import Material
+from fedacg.report.labels import Split
 from fedacg.report.page_text import Facts, SplitPicture, data_url
-from fedacg.report.payload import to_json
-from fedacg.report.series import PALETTE
-from fedacg.report.split import Split
+from fedacg.report.payload import attendances, to_json
+from fedacg.report.series import PALETTE, Material
 from fedacg.version import __version__
 
 SCRIPTS = ("scale.js", "table.js", "chart.js", "split.js", "attendance.js", "live.js", "main.js")

@@ -14,12 +14,9 @@ from PIL import Image
 
 from fedacg.config.experiment import show
 from fedacg.report.cells import ABSENT, Cell, Column
-from fedacg.report.content import Material
-from fedacg.report.labels import LabelCounts
-from fedacg.report.runs import Group, Run
-from fedacg.report.series import colour_of, dashes_of
-from fedacg.report.settings import common, differing
-from fedacg.report.split import Split
+from fedacg.report.labels import LabelCounts, Split
+from fedacg.report.runs import Group, Run, common, differing
+from fedacg.report.series import Material, colour_of, dashes_of
 from fedacg.runs.folder import EXPERIMENT
 
 _HEAT = (46, 134, 200)

@@ -11,7 +11,11 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from fedacg.report.runs import Group
+from fedacg.config.experiment import show
+from fedacg.errors import InputError
+from fedacg.report.cells import Column, columns_of
+from fedacg.report.runs import Group, Run, cautions, targets_of
+from fedacg.report.table import Row, rows_of
 from fedacg.runs.history import History, bytes_unit
 
 Floats = NDArray[np.float64]
@@ -184,3 +188,43 @@ def heights(curves: Sequence[Curve], targets: Sequence[float]) -> tuple[float, f
 def ranking(curves: Sequence[Curve]) -> list[int]:
     """The curves' places from the top down as they end: the order in which a legend is easiest to read."""
     return sorted(range(len(curves)), key=lambda place: -curves[place].evaluated["average"].mean[-1])
+
+
+@dataclass(frozen=True)
+class Material:
+    """Groups of runs with all that is said about them."""
+
+    groups: tuple[Group, ...]
+    targets: tuple[float, ...]
+    notes: tuple[str, ...]
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    curves: tuple[Curve, ...]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for group in self.groups for run in group.runs]
+
+
+def checked(targets: Sequence[float]) -> list[float]:
+    """Targets in their order, each once; refused unless they are fractions."""
+    for target in targets:
+        if not 0 < target <= 1:
+            raise InputError(f"target {target:g}: a target is a fraction above 0 and up to 1, such as 0.9")
+    return sorted(set(targets))
+
+
+def gather(groups: Sequence[Group], targets: Sequence[float] | None) -> Material:
+    """Measure the groups; without targets, by those that the experiments name."""
+    runs = [run for group in groups for run in group.runs]
+    goals = checked(targets_of(runs) if targets is None else targets)
+    rows = rows_of(groups, goals)
+    several_data_sets = len({show(run.settings.get("data.name")) for run in runs}) > 1
+    return Material(
+        groups=tuple(groups),
+        targets=tuple(goals),
+        notes=(*cautions(groups), *(note for run in runs for note in run.notes)),
+        rows=tuple(rows),
+        columns=tuple(columns_of(rows, goals, ranked=not several_data_sets)),
+        curves=tuple(curves_of(groups)),
+    )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from fedacg.core.text import csv_text
+from fedacg.core.output import csv_text
 from fedacg.report.runs import Group
 from fedacg.runs.history import Reached
 

@@ -3,6 +3,7 @@
 What is given from Python as objects enters here too. Playing the rounds is runner.py's.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,20 +14,83 @@ from torch import nn
 from fedacg import methods, models
 from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
+from fedacg.config.sections import LocalSettings
+from fedacg.core.messages import kind_bytes
 from fedacg.core.plugins import is_plugin
 from fedacg.core.randomness import numpy_generator, stream_seed
-from fedacg.core.vector import trainable
+from fedacg.core.vector import FlatModel, clone, trainable
 from fedacg.data.catalogue import federate
 from fedacg.data.examples import FederatedData, ViewExamples
-from fedacg.engines import Engine, Job
-from fedacg.errors import InputError
-from fedacg.methods.method import Method
-from fedacg.models.size import parameters
-from fedacg.runs import checks
+from fedacg.data.own import from_pairs
+from fedacg.engines import Engine
+from fedacg.errors import InputError, SettingError
+from fedacg.methods.method import NEEDS, Method
+from fedacg.models import parameters
+from fedacg.runs import build
+from fedacg.runs.history import human_bytes
 from fedacg.simulation import fused
+from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, Memory
 from fedacg.simulation.replies import Probe
 from fedacg.simulation.sampling import Presence, Sampling
+
+_VECTORS = 4
+"""Model-sized vectors that a run holds at least: θ, and a worker's w, g and Δ."""
+
+
+def numbers(experiment: Experiment, module: nn.Module) -> None:
+    """Refuse factors on vectors that the type of the model's parameters cannot hold."""
+    dtype = trainable(module)[0].dtype
+    most = torch.finfo(dtype).max
+    factors = {
+        "local": {key: getattr(experiment.local, key) for key in ("lr", "weight_decay", "clip")},
+        "method": experiment.method.options,
+    }
+    for table, values in factors.items():
+        for key, value in values.items():
+            if isinstance(value, float) and abs(value) > most:
+                reason = f"is beyond the range of the model's {dtype}, which ends at {most:.3g}"
+                raise SettingError(f"{table}.{key}", f"{value:g}", reason)
+
+
+@torch.no_grad()
+def labels(module: nn.Module, channels_last: bool, data: FederatedData, method: Method) -> None:
+    """Refuse labels that the model has no output for, where its loss is cross-entropy."""
+    if not data.classes or method.empirical.function is not nn.functional.cross_entropy:
+        return
+    flat = FlatModel(clone(module), channels_last=channels_last)
+    with torch.random.fork_rng(devices=[]):
+        x, _ = data.clients[0].fetch(torch.arange(min(2, data.clients.size(0))))
+        outputs = flat.module.eval()(flat.prepare(data.pipeline(x)))
+    if isinstance(outputs, torch.Tensor) and outputs.dim() == 2 and outputs.shape[1] < data.classes:
+        raise InputError(
+            f"data: has labels up to {data.classes - 1}, and the model puts out {outputs.shape[1]} numbers "
+            f"an example; must be {data.classes} or more"
+        )
+
+
+def memory(name: str, parameters: int) -> None:
+    """Refuse a network that this machine cannot hold."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * _VECTORS * parameters > there:
+        raise InputError(
+            f"model.name = {name!r}: has {parameters} parameters, {human_bytes(4 * parameters)} for each of the "
+            f"{_VECTORS} vectors that a run holds at least; this machine has {human_bytes(there)}"
+        )
+
+
+def needs(experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int) -> None:
+    """Refuse a method whose needs this federation does not meet."""
+    everybody = experiment.cohort.count(clients) == clients and experiment.cohort.draw == "exact"
+    if cohorts is not None:
+        everybody = all(len(cohort) == clients for cohort in cohorts)
+    met = {
+        "full participation": everybody and not experiment.population.present and not experiment.failures.drop,
+        "uniform weights": experiment.cohort.weights == "uniform",
+    }
+    for need in sorted(method.needs):
+        if not met.get(need, True):
+            raise InputError(f"method.name = {experiment.method.name!r}: needs {NEEDS[need]}")
 
 
 @dataclass(frozen=True)
@@ -84,7 +148,7 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
         **settings.options,
     }
     if not is_plugin(settings.name):
-        checks.memory(settings.name, parameters(settings.name, **named))
+        build.memory(settings.name, parameters(settings.name, **named))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
         module = models.build(settings.name, **named)
@@ -146,10 +210,10 @@ def plan(
     presence: Presence | None = None,
 ) -> Plan:
     """Put a description and its ingredients together, or refuse what does not fit."""
-    checks.numbers(experiment, ingredients.module)
-    checks.labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
+    build.numbers(experiment, ingredients.module)
+    build.labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
-    checks.needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
+    build.needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
     return Plan(experiment, make_job(experiment, ingredients, _group(experiment, ingredients, draws.size)), draws)
 
 
@@ -184,3 +248,23 @@ def make_job(experiment: Experiment, ingredients: Ingredients, group: int = 1) -
         group=group,
         device=experiment.engine.device,
     )
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Messages counted in model-sized vectors; a quantised one counts for the part that it takes."""
+
+    down: float
+    up: float
+    kept: float
+
+
+def traffic_of(name: str) -> Vectors:
+    """The traffic of a method with its default options, a round and a client."""
+    with torch.random.fork_rng(devices=[]):
+        module = models.build("mlp", classes=4, shape=(32,), hidden=[28])
+    pair = torch.zeros(4, 32), torch.arange(4)
+    job = Job(module, False, from_pairs([pair], pair), methods.build(name), LocalSettings(batch=4), 0, 4)
+    traffic = job.traffic
+    size = traffic.down["phi"].bytes
+    return Vectors(traffic.bytes_down / size, traffic.bytes_up / size, kind_bytes(traffic.kept) / size)

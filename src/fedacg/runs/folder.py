@@ -30,7 +30,7 @@ from safetensors import SafetensorError
 from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
 from fedacg.config.recipe import read_toml
-from fedacg.core import files, seals, vector_files
+from fedacg.core import files, vector_files
 from fedacg.core.vector import CANONICAL, Layout
 from fedacg.errors import InputError, RunError
 from fedacg.runs.history import History, read_metrics
@@ -72,7 +72,7 @@ class Marker:
             "experiment": self.experiment,
             "older": self.older,
         }
-        files.write_whole(folder / MARKER, seals.seal(json.dumps(record, indent=2)).encode())
+        files.write_whole(folder / MARKER, files.seal(json.dumps(record, indent=2)).encode())
 
 
 def read_marker(folder: Path) -> Marker | None:
@@ -81,7 +81,7 @@ def read_marker(folder: Path) -> Marker | None:
     if not os.path.lexists(path):
         return None
     try:
-        record = seals.unseal(files.read_whole(path, files.MOST_TEXT))
+        record = files.unseal(files.read_whole(path, files.MOST_TEXT))
         if record.get("format") != _FORMAT:
             raise InputError(f"format {record.get('format')!r}, this version reads {_FORMAT!r}")
         return Marker(str(record["layout"]), str(record["experiment"]), bool(record["older"]))
@@ -92,7 +92,7 @@ def read_marker(folder: Path) -> Marker | None:
 def is_run(folder: Path) -> bool:
     """Whether this program has begun a run there, of whatever format."""
     try:
-        if seals.unseal(files.read_whole(folder / MARKER, files.MOST_TEXT)).get("program") == "fedacg":
+        if files.unseal(files.read_whole(folder / MARKER, files.MOST_TEXT)).get("program") == "fedacg":
             return files.is_file(folder / EXPERIMENT)
     except (OSError, InputError):
         pass
@@ -206,7 +206,7 @@ class RunFolder:
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, which marks the run as ended."""
         with _writing(self.summary_path):
-            files.write_whole(self.summary_path, seals.seal(json.dumps(summary, indent=2)).encode())
+            files.write_whole(self.summary_path, files.seal(json.dumps(summary, indent=2)).encode())
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -270,7 +270,7 @@ def is_finished(folder: Path, experiment: Experiment) -> bool:
 def read_summary(folder: Path, *, sealed: bool) -> dict[str, Any] | None:
     """The figures of a run that has ended; None while it has not, or where they cannot be read."""
     try:
-        return seals.unseal(files.read_whole(folder / SUMMARY, files.MOST_TEXT), sealed=sealed)
+        return files.unseal(files.read_whole(folder / SUMMARY, files.MOST_TEXT), sealed=sealed)
     except (OSError, InputError):
         return None
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Self, overload
 
-from fedacg.core import files, seals
+from fedacg.core import files
 from fedacg.errors import InputError
 from fedacg.simulation.metrics import RoundMetrics
 
@@ -168,7 +168,7 @@ def read_metrics(path: Path, *, sealed: bool = False, last: int | None = None) -
         try:
             history.append(RoundMetrics.from_json(line, sealed=sealed))
         except InputError as error:
-            if isinstance(error, seals.NotJson) and number == lines[-1][0]:
+            if isinstance(error, files.NotJson) and number == lines[-1][0]:
                 return history, [f"{path}: line {number} is only half written and was left out"]
             raise InputError(f"{path}, line {number}: {error}") from error
     return history, []

@@ -17,10 +17,10 @@ from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
 from fedacg.config.recipe import read_toml
 from fedacg.config.sections import Section
-from fedacg.core import files, plugins, seals
+from fedacg.core import files, plugins
 from fedacg.core.vector import FlatModel, Layout, sha256, trainable
 from fedacg.errors import DataMissing, InputError, RunError
-from fedacg.models.size import parameters
+from fedacg.models import parameters
 from fedacg.runs.build import Ingredients, prepare
 from fedacg.runs.folder import MODEL, SUMMARY, check_first_format, load_moment, read_marker, read_summary
 from fedacg.simulation.federation import ServerState
@@ -63,14 +63,14 @@ class ModelFile(Section):
         marker = read_marker(folder)
         try:
             content = files.read_whole(path, files.MOST_TEXT)
-            return cls.model_validate(seals.unseal(content, sealed=marker is not None and not marker.older))
+            return cls.model_validate(files.unseal(content, sealed=marker is not None and not marker.older))
         except (OSError, ValueError) as error:
             reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
             raise InputError(f"{path}: does not describe a network: {reason}") from None
 
     def write(self, folder: Path) -> None:
         try:
-            files.write_whole(folder / FILE, seals.seal(self.model_dump_json(indent=2)).encode())
+            files.write_whole(folder / FILE, files.seal(self.model_dump_json(indent=2)).encode())
         except OSError as error:
             raise RunError(f"{folder / FILE}: cannot be written: {error}") from error
 

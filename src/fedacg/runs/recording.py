@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedacg.config.sections import AnalysisSettings
-from fedacg.core import files, seals, vector_files
+from fedacg.core import files, vector_files
 from fedacg.core.vector import CANONICAL, Layout
 from fedacg.errors import InputError, RunError
 from fedacg.simulation.replies import Arrivals
@@ -83,7 +83,7 @@ class Recorder:
         final = self._draft.with_name(f"{self._round:05d}")
         try:
             record = json.dumps({"clients": clients, "weights": weights})
-            files.write_whole(self._draft / "round.json", seals.seal(record).encode())
+            files.write_whole(self._draft / "round.json", files.seal(record).encode())
             _remove(final)
             self._draft.rename(final)
             files.sync(self._folder)
@@ -163,7 +163,7 @@ def load(run: Path, round: int, *, sealed: bool = True) -> Recorded:
     folder = run / FOLDER / f"{round:05d}"
     path = folder / "round.json"
     try:
-        cohort = seals.unseal(files.read_whole(path, files.MOST_TEXT), sealed=sealed)
+        cohort = files.unseal(files.read_whole(path, files.MOST_TEXT), sealed=sealed)
     except (OSError, InputError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     clients: Any = cohort.get("clients")

@@ -23,12 +23,11 @@ from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
 from fedacg.runs.build import Ingredients, plan
-from fedacg.runs.client_states import ClientStates
+from fedacg.runs.client_states import ClientStates, scratch_folder
 from fedacg.runs.folder import CLIENTS, RunFolder
 from fedacg.runs.history import History, Reached
 from fedacg.runs.model_file import ModelFile
 from fedacg.runs.recording import Recorder
-from fedacg.runs.scratch import scratch_folder
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, ServerState
 from fedacg.simulation.metrics import RoundMetrics

@@ -20,8 +20,7 @@ from fedacg.data.examples import Examples, FederatedData, Pipeline, fetch_togeth
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.methods.method import Method
 from fedacg.methods.parts import IGNORED, Forward, Loss
-from fedacg.simulation.local import Streams, correct, orders, precision, sum_losses
-from fedacg.simulation.optimiser import make_optimiser
+from fedacg.simulation.local import Streams, correct, make_optimiser, orders, precision, sum_losses
 
 _GROUP = 64
 """Clients that are trained at once, at most."""

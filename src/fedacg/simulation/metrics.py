@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self
 
-from fedacg.core import seals
+from fedacg.core import files
 from fedacg.errors import InputError
 
 
@@ -55,7 +55,7 @@ class RoundMetrics:
         """One line of strict JSON with a checksum: what is None is absent, a number that is not finite is null."""
         known = {name: getattr(self, name) for name in _READERS}
         record = {name: value for name, value in known.items() if value is not None}
-        return seals.seal(json.dumps(_finite(record | dict(self.extra)), allow_nan=False))
+        return files.seal(json.dumps(_finite(record | dict(self.extra)), allow_nan=False))
 
     @classmethod
     def from_json(cls, line: bytes | str, *, sealed: bool = False) -> Self:
@@ -63,7 +63,7 @@ class RoundMetrics:
 
         A checksum must fit, and with `sealed` there must be one.
         """
-        record = seals.unseal(line if isinstance(line, bytes) else line.encode(), sealed=sealed)
+        record = files.unseal(line if isinstance(line, bytes) else line.encode(), sealed=sealed)
         known = {name: read(name, record.pop(name)) for name, read in _READERS.items() if name in record}
         missing = [name for name in _REQUIRED if name not in known]
         if missing:

@@ -11,8 +11,7 @@ from fedacg.core.messages import Message, kinds
 from fedacg.core.randomness import stream_seed
 from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, as_rows, clone
-from fedacg.data.device_copy import settle
-from fedacg.data.examples import Examples, ViewExamples, fetch, labels
+from fedacg.data.examples import Examples, ViewExamples, fetch, labels, settle
 from fedacg.methods.parts import Forward
 from fedacg.methods.upload import Memory
 from fedacg.methods.visit import Assignment, Departure

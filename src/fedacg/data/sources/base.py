@@ -9,11 +9,10 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
 
-from fedacg.data import origins, prepared, records
+from fedacg.data import files, origins, prepared
 from fedacg.data.examples import Contents, Origin
-from fedacg.data.files import damaged, missing
-from fedacg.data.listing import Listing
-from fedacg.data.published import Published
+from fedacg.data.files import Listing, damaged, missing
+from fedacg.data.origins import Published
 from fedacg.errors import DataDamaged
 
 
@@ -87,5 +86,5 @@ class Source(ABC):
             what = f"{'; '.join(differences)} (data.partial = true uses it as it is)"
             raise damaged(self.name, copy, what)
         contents = replace(contents, copy=copy, differences=differences)
-        records.remember(listing, Origin.of(contents))
+        files.remember(listing, Origin.of(contents))
         return contents

@@ -14,11 +14,9 @@ import torch
 
 from fedacg.core.randomness import numpy_generator
 from fedacg.data.examples import Contents, Owners
-from fedacg.data.files import altered, checksum, damaged, is_dir, is_file
-from fedacg.data.listing import Listing
+from fedacg.data.files import Listing, altered, checksum, damaged, is_dir, is_file, progress
+from fedacg.data.origins import PUBLISHED, Published
 from fedacg.data.prepared import StoredExamples, prepare
-from fedacg.data.progress import progress
-from fedacg.data.published import PUBLISHED, Published
 from fedacg.data.sources import jpegs, packed
 from fedacg.data.sources.base import Source
 from fedacg.data.sources.packed import Files, FolderFiles, is_image

@@ -1,26 +1,79 @@
 """CIFAR-10 and CIFAR-100 in their distributor's layouts: binary or Python, unpacked or as an archive.
 
 Archives are read as they are, never unpacked to disk. Checksums are compared wherever the published
-one is known; what an unpickler may do is settled in pickles.py.
+one is known; pickles are
+read without running what a pickle may contain.
 """
 
+import io
+import pickle
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedacg.data.examples import Contents, TensorExamples
-from fedacg.data.files import altered, checksum, damaged, file_checksum, is_dir, is_file, read_bytes, wrong_size
-from fedacg.data.listing import Listing
-from fedacg.data.origins import published_md5
-from fedacg.data.published import PUBLISHED, Published
-from fedacg.data.sources import pickles
+from fedacg.data.files import (
+    Listing,
+    altered,
+    checksum,
+    damaged,
+    file_checksum,
+    is_dir,
+    is_file,
+    read_bytes,
+    wrong_size,
+)
+from fedacg.data.origins import PUBLISHED, Published, published_md5
+from fedacg.data.sources import cifar
 from fedacg.data.sources.base import Source
+
+
+class Refused(Exception):
+    """The pickle is not one of CIFAR's."""
+
+
+def _byte_dtype(code: object, *_: object) -> np.dtype[np.uint8]:
+    if code != "u1":
+        raise Refused(f"has an array of {code!r}, not of bytes")
+    return np.dtype(np.uint8)
+
+
+_reconstruct: Callable[..., Any] = np.empty(0).__reduce__()[0]  # type: ignore[assignment]  # numpy moved it
+_ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): _byte_dtype,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str, /) -> Callable[..., Any]:
+        try:
+            return _ADMITTED[module, name]
+        except KeyError:
+            raise Refused(f"asks for {module}.{name}, which has no place in it") from None
+
+
+def loads(data: bytes) -> dict[str, Any]:
+    """The dictionary in a pickle that Python 2 wrote."""
+    try:
+        loaded = _Unpickler(io.BytesIO(data), encoding="latin1").load()
+    except Refused:
+        raise
+    except Exception as error:  # damaged bytes make the unpickler raise nearly anything
+        raise Refused(f"cannot be read as a pickle ({type(error).__name__}: {error})") from None
+    if not isinstance(loaded, dict):
+        raise Refused("is not a dictionary")
+    return loaded
+
 
 PIXELS = 3 * 32 * 32
 Records = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -54,12 +107,12 @@ class Pickled:
         return None
 
     def decode(self, data: bytes) -> Records:
-        batch = pickles.loads(data)
+        batch = cifar.loads(data)
         x, y = batch.get("data"), batch.get(self.label_key)
         if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != PIXELS:
-            raise pickles.Refused(f'has no images of {PIXELS} bytes under "data"')
+            raise cifar.Refused(f'has no images of {PIXELS} bytes under "data"')
         if not isinstance(y, list) or len(y) != len(x) or not all(type(label) is int for label in y):
-            raise pickles.Refused(f'has not one whole number per image under "{self.label_key}"')
+            raise cifar.Refused(f'has not one whole number per image under "{self.label_key}"')
         return x, np.array(y, dtype=np.int64)
 
 
@@ -167,7 +220,7 @@ class CifarSource(Source):
             raise damaged(self.name, path, fault)
         try:
             x, y = layout.format.decode(data)
-        except pickles.Refused as refusal:
+        except cifar.Refused as refusal:
             raise damaged(self.name, path, str(refusal)) from None
         if len(x) != batch.records and not partial:
             raise damaged(self.name, path, f"has {len(x)} images where there should be {batch.records}")

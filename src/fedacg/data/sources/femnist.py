@@ -16,11 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedacg.data.examples import Contents, Owners
-from fedacg.data.files import damaged, entries, is_dir, unreadable
-from fedacg.data.listing import Listing
+from fedacg.data.files import Listing, damaged, entries, is_dir, progress, unreadable
+from fedacg.data.origins import PUBLISHED, Published
 from fedacg.data.prepared import StoredExamples, array_file, prepare
-from fedacg.data.progress import progress
-from fedacg.data.published import PUBLISHED, Published
 from fedacg.data.sources.base import Source
 from fedacg.errors import InputError
 

@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedacg.data.examples import Contents, TensorExamples
-from fedacg.data.files import altered, checksum, damaged, is_dir, is_file, read_bytes, wrong_size
-from fedacg.data.listing import Listing
-from fedacg.data.published import PUBLISHED, Published
+from fedacg.data.files import Listing, altered, checksum, damaged, is_dir, is_file, read_bytes, wrong_size
+from fedacg.data.origins import PUBLISHED, Published
 from fedacg.data.sources.base import Source
 
 _FILES = (

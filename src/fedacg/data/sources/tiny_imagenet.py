@@ -11,12 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from fedacg.data.examples import Contents
-from fedacg.data.files import altered, damaged, file_checksum, is_dir, is_file
-from fedacg.data.listing import Listing
-from fedacg.data.origins import published_md5
+from fedacg.data.files import Listing, altered, damaged, file_checksum, is_dir, is_file, progress
+from fedacg.data.origins import PUBLISHED, Published, published_md5
 from fedacg.data.prepared import StoredExamples, prepare
-from fedacg.data.progress import progress
-from fedacg.data.published import PUBLISHED, Published
 from fedacg.data.sources import jpegs, packed
 from fedacg.data.sources.base import Source
 from fedacg.data.sources.packed import Files, FolderFiles
