@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -267,3 +268,21 @@ def test_human_bytes_are_right_to_three_digits(count):
     size = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
     assert bytes_unit(count) == (size, unit)
     assert float(number) * size == pytest.approx(count, rel=0.0051)
+
+
+def test_scores_are_written_read_and_found_by_name():
+    first = replace(one_round(1, 0.5), scores={"test/f1": 0.25, "privacy/epsilon": math.nan})
+    history = History([RoundMetrics.from_json(first.to_json()), one_round(2, 0.75)])
+    assert history[0].score("test/f1") == 0.25
+    assert history[0].score("test/recall") is None
+    assert history.series("test/f1") == {1: 0.25}
+    assert history.series("privacy/epsilon") == {}
+    assert history.series("test_accuracy") == {1: 0.5, 2: 0.75}
+    assert history.score_names == ["test/f1", "privacy/epsilon"]
+
+
+@pytest.mark.parametrize("scores", [[1.0], {"test/f1": "high"}, {"test/f1": [1.0]}])
+def test_scores_that_are_no_numbers_are_refused(scores):
+    record = unseal(one_round(1).to_json().encode()) | {"scores": scores}
+    with pytest.raises(InputError, match="scores"):
+        RoundMetrics.from_json(json.dumps(record))

@@ -78,6 +78,16 @@ class History(Sequence[RoundMetrics]):
         """The test accuracy of each evaluated round."""
         return [m.test_accuracy for m in self.evaluated if m.test_accuracy is not None]
 
+    def series(self, name: str) -> dict[int, float]:
+        """A figure by its name, as `RoundMetrics.score` has it: its value in each round that has a number."""
+        found = {m.round: m.score(name) for m in self._rounds}
+        return {number: value for number, value in found.items() if value is not None and not math.isnan(value)}
+
+    @property
+    def score_names(self) -> list[str]:
+        """The names of all `scores` that any round has, in the order of their first appearance."""
+        return list(dict.fromkeys(name for m in self._rounds for name in m.scores or {}))
+
     def moving_average(self, decay: float = DECAY) -> list[float]:
         """The exponential moving average of the accuracy at each evaluated round.
 

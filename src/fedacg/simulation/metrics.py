@@ -44,12 +44,22 @@ class RoundMetrics:
     """Of those that answered."""
     drift: Mapping[str, Any] | None = None
     """How the local models spread (drift.py)."""
+    scores: Mapping[str, float] | None = None
+    """Further figures by name, `set/figure`: `test/f1`, `validation/accuracy`, `clients/worst_tenth`,
+    `privacy/epsilon`."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def arrived(self) -> tuple[int, ...]:
         """The clients whose update arrived; the whole cohort where it was not recorded."""
         return self.cohort if self.answered is None else self.answered
+
+    def score(self, name: str) -> float | None:
+        """A figure by its name, `test_accuracy` or one of `scores`; None in a round without it."""
+        if name in _FIGURES:
+            value: float | None = getattr(self, name)
+            return value
+        return (self.scores or {}).get(name)
 
     def to_json(self) -> str:
         """One line of strict JSON with a checksum: what is None is absent, a number that is not finite is null."""
@@ -148,6 +158,13 @@ def _table(name: str, value: object) -> dict[str, Any]:
     }
 
 
+def _scores(name: str, value: object) -> dict[str, float]:
+    """Single numbers by name."""
+    if not isinstance(value, dict):
+        raise InputError(f"{name} is {_shown(value)}, not a table")
+    return {key: _number(f"{name}.{key}", item) for key, item in value.items()}
+
+
 def _shown(value: object) -> str:
     """A value as it is named in an error: its beginning, if it is long."""
     text = f"of {value.bit_length()} bits" if isinstance(value, int) and abs(value) > _MOST else ascii(value)
@@ -171,7 +188,10 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "stragglers": _integers,
     "client_losses": _numbers,
     "drift": _table,
+    "scores": _scores,
 }
+_FIGURES = ("test_accuracy", "test_loss", "train_loss", "lr")
+"""Those of the fields that a target, a callback or a curve may ask for by name, beside all `scores`."""
 _REQUIRED = [
     item.name for item in fields(RoundMetrics) if item.default is MISSING and item.default_factory is MISSING
 ]
