@@ -26,7 +26,6 @@ from fedacg.engines import Engine
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
-from fedacg.runs import build
 from fedacg.runs.history import human_bytes
 from fedacg.simulation import fused
 from fedacg.simulation.engine import Job
@@ -38,7 +37,7 @@ _VECTORS = 4
 """Model-sized vectors that a run holds at least: θ, and a worker's w, g and Δ."""
 
 
-def numbers(experiment: Experiment, module: nn.Module) -> None:
+def check_numbers(experiment: Experiment, module: nn.Module) -> None:
     """Refuse factors on vectors that the type of the model's parameters cannot hold."""
     dtype = trainable(module)[0].dtype
     most = torch.finfo(dtype).max
@@ -54,7 +53,7 @@ def numbers(experiment: Experiment, module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def labels(module: nn.Module, channels_last: bool, data: FederatedData, method: Method) -> None:
+def check_labels(module: nn.Module, channels_last: bool, data: FederatedData, method: Method) -> None:
     """Refuse labels that the model has no output for, where its loss is cross-entropy."""
     if not data.classes or method.empirical.function is not nn.functional.cross_entropy:
         return
@@ -69,7 +68,7 @@ def labels(module: nn.Module, channels_last: bool, data: FederatedData, method: 
         )
 
 
-def memory(name: str, parameters: int) -> None:
+def check_memory(name: str, parameters: int) -> None:
     """Refuse a network that this machine cannot hold."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 4 * _VECTORS * parameters > there:
@@ -79,7 +78,9 @@ def memory(name: str, parameters: int) -> None:
         )
 
 
-def needs(experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int) -> None:
+def check_needs(
+    experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int
+) -> None:
     """Refuse a method whose needs this federation does not meet."""
     everybody = experiment.cohort.count(clients) == clients and experiment.cohort.draw == "exact"
     if cohorts is not None:
@@ -148,7 +149,7 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
         **settings.options,
     }
     if not is_plugin(settings.name):
-        build.memory(settings.name, parameters(settings.name, **named))
+        check_memory(settings.name, parameters(settings.name, **named))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
         module = models.build(settings.name, **named)
@@ -210,10 +211,10 @@ def plan(
     presence: Presence | None = None,
 ) -> Plan:
     """Put a description and its ingredients together, or refuse what does not fit."""
-    build.numbers(experiment, ingredients.module)
-    build.labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
+    check_numbers(experiment, ingredients.module)
+    check_labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
-    build.needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
+    check_needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
     return Plan(experiment, make_job(experiment, ingredients, _group(experiment, ingredients, draws.size)), draws)
 
 
