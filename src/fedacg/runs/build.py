@@ -137,7 +137,7 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     """Make what a description names; data that were loaded before can be passed on."""
     method = methods.build(experiment.method.name, experiment.method.options)
     federated = federated or load_data(experiment)
-    check_cohorts(experiment, len(federated.clients))
+    experiment.check_cohorts(len(federated.clients))
     settings = experiment.model
     for key in ("classes", "shape"):
         if key in settings.options:
@@ -158,12 +158,6 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     return Ingredients(module, channels_last, federated, method)
 
 
-def check_cohorts(experiment: Experiment, clients: int) -> None:
-    """Refuse cohorts and populations that so many clients cannot make up."""
-    experiment.population.check(clients)
-    experiment.cohort.check(experiment.population.present or clients)
-
-
 def sampling(
     experiment: Experiment,
     clients: int,
@@ -171,7 +165,7 @@ def sampling(
     presence: Presence | None = None,
 ) -> Sampling:
     """Who takes part in the rounds of a federation of so many clients."""
-    check_cohorts(experiment, clients)
+    experiment.check_cohorts(clients)
     return Sampling(
         experiment.cohort,
         clients=clients,
