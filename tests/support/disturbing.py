@@ -245,7 +245,7 @@ class Disturber:
 
 
 def outcome(folder: Path) -> tuple[str, list[dict[str, Any]]]:
-    """The fingerprint of a finished run's model, and its history without the seconds and the checksums over them."""
+    """The fingerprint of a finished run's model, and its history without seconds and their checksums."""
     lines = [unseal(line, sealed=True) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
     history = [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in lines]
     return json.loads((folder / "summary.json").read_text())["vector_sha256"], history
