@@ -89,7 +89,7 @@ class Experiment(Section):
         """Two lines: what is run on what, and with which settings that are not the defaults."""
         plain, ours = flatten(Experiment().model_dump()), flatten(self.model_dump())
         what = f"{self.method.name} on {self.data.name} with {self.model.name}"
-        head = f"{what}, {self.rounds} rounds, seed {self.seed}"
+        head = f"{what}, {self.rounds} round{'s' * (self.rounds != 1)}, seed {self.seed}"
         said = ("name", "method.name", "data.name", "model.name", "rounds", "seed")
         other = [
             f"{key}={show(value)}" for key, value in ours.items() if key not in said and plain.get(key) != value
