@@ -14,8 +14,8 @@ from fedacg.config.names import GIVEN
 from fedacg.config.parameters import NAMES, Parameters, to_tree
 from fedacg.core.files import parse_folder
 from fedacg.core.vector import trainable
-from fedacg.data.examples import Examples
-from fedacg.data.own import Pair, from_pairs
+from fedacg.data.forms import Client, LazyClients
+from fedacg.data.own import from_pairs
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.parts import LossFunction
 from fedacg.runs.build import Ingredients, prepare, sampling
@@ -23,13 +23,16 @@ from fedacg.runs.history import History
 from fedacg.runs.runner import Result, play
 from fedacg.simulation.metrics import RoundMetrics
 
+Clients = Sequence[Client] | Mapping[Any, Client] | LazyClients
+
 
 def run(
     experiment: Experiment | None = None,
     *,
     model: nn.Module | None = None,
-    clients: Sequence[Pair | Examples] | None = None,
-    test: Pair | Examples | None = None,
+    clients: Clients | None = None,
+    test: Client | Mapping[Any, Client] | None = None,
+    classes: int | None = None,
     loss: LossFunction | None = None,
     channels_last: bool | None = None,
     cohorts: Sequence[Sequence[int]] | None = None,
@@ -50,9 +53,13 @@ def run(
         experiment: A description, as `fedacg.recipe` gives it.
         model: Any module that maps a batch of inputs to outputs. It is copied, not changed; its dtype is the
             dtype of the whole run, so a `.double()` model trains in float64.
-        clients: For each client a pair `(x, y)` of tensors or arrays, or any object with `__len__` and
-            `fetch(index)`, such as `fedacg.data.MappedExamples(dataset, indices)`.
-        test: What the model is evaluated on, likewise.
+        clients: For each client a pair `(x, y)` of tensors or arrays, a torch `Dataset` or `Subset` of such pairs,
+            or any object with `__len__` and `fetch(index)`. A dictionary gives clients names. For tables there are
+            `fedacg.data.by_client` and `columns`, for clients that are loaded on demand `LazyClients`. An x may be
+            a tuple or a dictionary of arrays, for a model that takes several.
+        test: What the model is evaluated on, likewise; a dictionary has the clients' own test data, and without it
+            there is no evaluation.
+        classes: How many there are; counted from all labels unless given.
         loss: `loss(outputs, labels)` in place of cross-entropy.
         channels_last: Memory layout of convolutions, which is the key `model.layout`; by default the model's own
             wish, if it has one.
@@ -76,9 +83,10 @@ def run(
     if resume and out is None:
         raise InputError("resume = True: say which run with out=")
     if experiment is None:
-        experiment, ingredients = _own(model, clients, test, channels_last, settings)
+        experiment, ingredients = _own(model, clients, test, classes, channels_last, settings)
     else:
-        own = {"model": model, "clients": clients, "test": test, "channels_last": channels_last, **settings}
+        given_too = {"test": test, "classes": classes, "channels_last": channels_last}
+        own = {"model": model, "clients": clients, **given_too, **settings}
         if given := [name for name, value in own.items() if value is not None]:
             raise InputError(
                 f"{given[0]}: an experiment is given; say it there, as in fedacg.recipe(…, rounds=50)"
@@ -104,17 +112,18 @@ def run(
 
 def _own(
     model: nn.Module | None,
-    clients: Sequence[Pair | Examples] | None,
-    test: Pair | Examples | None,
+    clients: Clients | None,
+    test: Client | Mapping[Any, Client] | None,
+    classes: int | None,
     channels_last: bool | None,
     settings: Mapping[str, Any],
 ) -> tuple[Experiment, Ingredients]:
     """The description of a user's own model and data with these settings, and what it is of."""
-    if model is None or clients is None or test is None:
-        missing = next(n for n, v in (("model", model), ("clients", clients), ("test", test)) if v is None)
-        raise InputError(f"{missing}: is needed, with model=, clients= and test=, where no experiment is given")
+    if model is None or clients is None:
+        missing = "model" if model is None else "clients"
+        raise InputError(f"{missing}: is needed, with model= and clients=, where no experiment is given")
     tree, spell = to_tree(settings, NAMES)
-    federated = from_pairs(clients, test)
+    federated = from_pairs(clients, test, classes=classes)
     described = tree.setdefault("model", {})
     if channels_last is not None:
         if "layout" in described:

@@ -15,12 +15,13 @@ from fedacg import methods, models
 from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
 from fedacg.config.sections import LocalSettings
+from fedacg.core.inputs import call, described
 from fedacg.core.messages import kind_bytes
 from fedacg.core.plugins import is_plugin
 from fedacg.core.randomness import numpy_generator, stream_seed
 from fedacg.core.vector import FlatModel, clone, trainable
 from fedacg.data.catalogue import federate
-from fedacg.data.examples import FederatedData, ViewExamples
+from fedacg.data.examples import FederatedData, ViewExamples, feed
 from fedacg.data.own import from_pairs
 from fedacg.engines import Engine
 from fedacg.errors import InputError, SettingError
@@ -54,19 +55,38 @@ def numbers(experiment: Experiment, module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def labels(module: nn.Module, channels_last: bool, data: FederatedData, method: Method) -> None:
-    """Refuse labels that the model has no output for, where its loss is cross-entropy."""
-    if not data.classes or method.empirical.function is not nn.functional.cross_entropy:
-        return
+def fit(module: nn.Module, channels_last: bool, data: FederatedData, method: Method) -> None:
+    """Refuse inputs that the model cannot take, and labels that its outputs cannot be compared with."""
     flat = FlatModel(clone(module), channels_last=channels_last)
+    x, y = data.clients[0].fetch(torch.arange(min(2, data.clients.size(0))))
+    inputs = feed(flat, data.pipeline, x)
     with torch.random.fork_rng(devices=[]):
-        x, _ = data.clients[0].fetch(torch.arange(min(2, data.clients.size(0))))
-        outputs = flat.module.eval()(flat.prepare(data.pipeline(x)))
-    if isinstance(outputs, torch.Tensor) and outputs.dim() == 2 and outputs.shape[1] < data.classes:
-        raise InputError(
-            f"data: has labels up to {data.classes - 1}, and the model puts out {outputs.shape[1]} numbers "
-            f"an example; must be {data.classes} or more"
-        )
+        try:
+            outputs = call(flat.module.eval(), inputs)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise InputError(
+                f"model: {type(module).__name__} cannot take the inputs, {described(inputs)}: {_first_line(error)}"
+            ) from error
+        plain = method.empirical.function is nn.functional.cross_entropy
+        if plain and not isinstance(outputs, torch.Tensor):
+            raise InputError(
+                f"model: puts out a {type(outputs).__name__}; must be a tensor, or say what to do with loss="
+            )
+        if plain and data.classes and outputs.dim() == 2 and outputs.shape[1] < data.classes:
+            raise InputError(
+                f"data: has labels up to {data.classes - 1}, and the model puts out {outputs.shape[1]} numbers "
+                f"an example; must be {data.classes} or more"
+            )
+        try:
+            method.empirical.function(outputs, y)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            found = described(outputs) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+            both = f"{found}, with labels, {described(y)}"
+            raise InputError(f"loss: cannot compare the model's outputs, {both}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")
 
 
 def memory(name: str, parameters: int) -> None:
@@ -211,7 +231,7 @@ def plan(
 ) -> Plan:
     """Put a description and its ingredients together, or refuse what does not fit."""
     build.numbers(experiment, ingredients.module)
-    build.labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
+    build.fit(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
     build.needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
     return Plan(experiment, make_job(experiment, ingredients, _group(experiment, ingredients, draws.size)), draws)

@@ -17,7 +17,7 @@ from fedacg.core.devices import Device, count
 from fedacg.core.messages import Kinds, Message, kind_bytes
 from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, clone
-from fedacg.data.examples import FederatedData
+from fedacg.data.examples import FederatedData, feed
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
 from fedacg.methods.rules import State
@@ -51,7 +51,10 @@ class Job:
         x, _ = self.data.clients[client].fetch(torch.arange(1))
         flat = FlatModel(clone(self.module))
         assert isinstance(flat.module, StagedModel)
-        return flat.module.eval().features(flat.prepare(self.data.pipeline(x))).shape[1]
+        inputs = feed(flat, self.data.pipeline, x)
+        if not isinstance(inputs, Tensor):
+            raise InputError("data: inputs are several tensors, and a model made of stages takes one")
+        return flat.module.eval().features(inputs).shape[1]
 
     @cached_property
     def traffic(self) -> "Traffic":

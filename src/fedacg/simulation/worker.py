@@ -11,7 +11,7 @@ from fedacg.core.messages import Message, kinds
 from fedacg.core.randomness import stream_seed
 from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, as_rows, clone
-from fedacg.data.examples import Examples, ViewExamples, fetch, labels, settle
+from fedacg.data.examples import Examples, ViewExamples, feed, fetch, labels, settle
 from fedacg.methods.parts import Forward
 from fedacg.methods.upload import Memory
 from fedacg.methods.visit import Assignment, Departure
@@ -167,7 +167,7 @@ class Worker:
         flat.load(model["theta"], model["buffers"])
         flat.module.eval()
         x, y = fetch(data.test, torch.arange(first, last), self.device)
-        forward = Forward(flat.module, flat.prepare(data.pipeline(x)), y)
+        forward = Forward(flat.module, feed(flat, data.pipeline, x), y)
         loss = float(self.job.method.empirical(forward)) * len(y)
         return Evaluation(len(y), loss, _correct(forward.logits, y))
 
