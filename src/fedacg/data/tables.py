@@ -21,7 +21,7 @@ Columns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
 def columns(table: Any, *, inputs: Columns, label: str) -> Examples:
-    """The examples in a table: a pandas frame, a Hugging Face data set, a dictionary of arrays, or rows of any kind.
+    """The examples in a table: a pandas frame, a Hugging Face data set, a dictionary of arrays, or rows.
 
     `inputs` is a column that holds whole inputs, a list of columns with one number each, which become floats side
     by side, or a dictionary from the arguments of the model to either. A frame or a dictionary is read at once,
