@@ -69,7 +69,7 @@ def pool(data: FederatedData) -> FederatedData:
         everything: Examples = ViewExamples(clients.base, clients.order)
     else:
         everything = JoinedExamples(clients, [clients.size(client) for client in range(len(clients))])
-    return replace(data, clients=ListedClients([everything]), names=(), own_tests=None)
+    return replace(data, clients=ListedClients([everything]))
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,11 @@ class ServerRule(ABC):
     first_exchange: bool = False
     """Whether clients first send the full gradient of their losses at φ; `learn` is given its mean."""
 
+    silent: bool = False
+    """Whether nothing crosses a network, so that no bytes are counted; for baselines."""
+    common: bool = True
+    """Whether there is one model for all; without it the models that clients keep are tested."""
+
     def init(self, theta: Tensor) -> State:
         """The state before the first round."""
         return {"theta": theta}

@@ -18,7 +18,7 @@ from fedacg.data.forms import Client, LazyClients
 from fedacg.data.own import from_pairs
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.parts import LossFunction
-from fedacg.runs.build import Ingredients, prepare, sampling
+from fedacg.runs.build import Ingredients, prepare, sampling, set_apart
 from fedacg.runs.history import History
 from fedacg.runs.runner import Result, play
 from fedacg.simulation.metrics import RoundMetrics
@@ -100,6 +100,8 @@ def run(
             raise InputError(f"loss: is a {type(loss).__name__}; must be a function of outputs and labels")
         ingredients = replace(ingredients, method=ingredients.method.with_loss(loss))
     if cohorts is not None:
+        if "one place" in ingredients.method.needs:
+            raise InputError("cohorts: have no effect, as this method has all data in one place")
         cohorts = _cohorts(cohorts, experiment.rounds, len(ingredients.data.clients))
     return play(
         experiment,
@@ -150,7 +152,7 @@ def _own(
     method = methods.build(experiment.method.name, experiment.method.options)
     layout = experiment.model.layout
     wish = bool(getattr(model, "channels_last", False)) if layout == "auto" else layout == "channels-last"
-    return experiment, Ingredients(model, wish, federated, method)
+    return experiment, Ingredients(model, wish, set_apart(experiment, federated), method)
 
 
 class _Callback:

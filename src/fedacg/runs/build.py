@@ -14,7 +14,7 @@ from torch import nn
 from fedacg import methods, models
 from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
-from fedacg.config.sections import LocalSettings
+from fedacg.config.sections import CohortSettings, FailureSettings, LocalSettings, PopulationSettings
 from fedacg.core.inputs import call, described
 from fedacg.core.messages import kind_bytes
 from fedacg.core.plugins import is_plugin
@@ -23,13 +23,14 @@ from fedacg.core.vector import FlatModel, clone, trainable
 from fedacg.data.catalogue import federate
 from fedacg.data.examples import FederatedData, ViewExamples, feed
 from fedacg.data.own import from_pairs
+from fedacg.data.rearranged import hold_out, pool
 from fedacg.engines import Engine
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
 from fedacg.runs.history import human_bytes
 from fedacg.simulation import fused
-from fedacg.simulation.engine import Job
+from fedacg.simulation.engine import Job, Measured
 from fedacg.simulation.federation import Federation, Memory
 from fedacg.simulation.replies import Probe
 from fedacg.simulation.sampling import Presence, Sampling
@@ -139,12 +140,19 @@ def load_data(experiment: Experiment) -> FederatedData:
     """The data a description names, dealt to its clients."""
     if experiment.data.name == GIVEN:
         raise InputError("data.name = 'python': these data were given from Python; run that program again")
-    federated = federate(experiment.data, experiment.seed)
+    federated = set_apart(experiment, federate(experiment.data, experiment.seed))
     if 0 < experiment.evaluate.examples < len(federated.test):
         rng = numpy_generator(experiment.seed, "test examples")
         drawn = rng.choice(len(federated.test), size=experiment.evaluate.examples, replace=False)
         federated = replace(federated, test=ViewExamples(federated.test, torch.from_numpy(drawn).sort().values))
     return federated
+
+
+def set_apart(experiment: Experiment, federated: FederatedData) -> FederatedData:
+    """The data with what clients are to be measured on apart, if it is to be held out."""
+    if experiment.evaluate.clients != "held-out":
+        return federated
+    return hold_out(federated, experiment.evaluate.held_out, experiment.seed)
 
 
 def check_methods(experiments: Iterable[Experiment]) -> None:
@@ -227,9 +235,43 @@ def plan(
     """Put a description and its ingredients together, or refuse what does not fit."""
     check_numbers(experiment, ingredients.module)
     check_fit(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
+    measured = _measured(experiment, ingredients.data)
+    if presence is not None and (measured or ingredients.method.rule.silent):
+        wrong = f"evaluate.clients = {experiment.evaluate.clients!r}" if measured else "method.name"
+        raise InputError(f"{wrong}: is for simulations; the clients of a deployment are not asked for it")
+    if "one place" in ingredients.method.needs:
+        experiment, ingredients, cohorts = *_in_one_place(experiment, ingredients), None
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
     check_needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
-    return Plan(experiment, make_job(experiment, ingredients, _group(experiment, ingredients, draws.size)), draws)
+    job = make_job(experiment, ingredients, _group(experiment, ingredients, draws.size))
+    return Plan(experiment, replace(job, measured=measured), draws)
+
+
+def _measured(experiment: Experiment, data: FederatedData) -> Measured | None:
+    """What single clients are measured on, if they are."""
+    match experiment.evaluate.clients:
+        case "none":
+            return None
+        case "train":
+            return Measured(data.clients, data.clients)
+    if data.own_tests is None:
+        reason = "the data do not say whose the test examples are; choose 'held-out' or 'train'"
+        raise InputError(f"evaluate.clients = 'own': {reason}")
+    return Measured(data.own_tests, data.clients)
+
+
+def _in_one_place(experiment: Experiment, ingredients: Ingredients) -> tuple[Experiment, Ingredients]:
+    """The same with the data of all clients in one place, which takes the steps that a cohort takes on average."""
+    clients, local = ingredients.data.clients, experiment.local
+    steps = [local.steps_for(clients.size(client)) for client in range(len(clients))]
+    cohort = experiment.cohort.count(experiment.population.present or len(clients))
+    changed = {
+        "local": local.model_copy(update={"steps": max(1, round(cohort * sum(steps) / len(steps)))}),
+        "cohort": CohortSettings(size=1),
+        "population": PopulationSettings(),
+        "failures": FailureSettings(),
+    }
+    return experiment.model_copy(update=changed), replace(ingredients, data=pool(ingredients.data))
 
 
 def _group(experiment: Experiment, ingredients: Ingredients, cohort: int) -> int:

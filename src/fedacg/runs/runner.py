@@ -28,6 +28,7 @@ from fedacg.runs.folder import CLIENTS, RunFolder
 from fedacg.runs.history import History, Reached
 from fedacg.runs.model_file import ModelFile
 from fedacg.runs.recording import Recorder
+from fedacg.simulation.clients import ClientFigures, to_csv
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, ServerState
 from fedacg.simulation.metrics import RoundMetrics
@@ -64,6 +65,8 @@ class Result:
     summary: dict[str, Any]
     """Figures of the whole run, as in summary.json."""
     folder: Path | None
+    clients: tuple[ClientFigures, ...] = ()
+    """How single clients fared when they were last measured, if they were (`evaluate.clients`)."""
 
 
 def play(
@@ -147,7 +150,8 @@ def _play(
         summary["data"] = asdict(origin)
     if store:
         store.finish(summary)
-    return Result(flat.release(), history, vector, summary, store.path if store else None)
+    path = store.path if store else None
+    return Result(flat.release(), history, vector, summary, path, federation.clients)
 
 
 def _play_rounds(
@@ -160,11 +164,15 @@ def _play_rounds(
 ) -> None:
     """Play what is left and save now and then; however it ends, the last whole round is saved."""
     done = saved = federation.server
+    measured = federation.clients
     saved_at = monotonic()
     try:
         for metrics in federation.run():
             history.append(metrics)
             if store:
+                if federation.clients is not measured:
+                    measured = federation.clients
+                    store.write_clients(to_csv(measured))
                 store.append(metrics)
             done = federation.server
             for observer in observers:

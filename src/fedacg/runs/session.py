@@ -33,7 +33,9 @@ class Session:
 
     def prepare(self, experiment: Experiment) -> Ingredients:
         """Make what a description names; the data only if those of the last one are others."""
-        wanted = experiment.data, experiment.seed, experiment.evaluate.examples
+        evaluate = experiment.evaluate
+        held_out = evaluate.held_out if evaluate.clients == "held-out" else 0
+        wanted = experiment.data, experiment.seed, evaluate.examples, held_out
         if self._data is None or self._data[0] != wanted:
             self._data = None  # the old go before the new are read
             self._data = wanted, load_data(experiment)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,19 @@ from fedacg.core.devices import Device, count
 from fedacg.core.messages import Kinds, Message, kind_bytes
 from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, clone
-from fedacg.data.examples import FederatedData, feed
+from fedacg.data.examples import Clients, FederatedData, feed
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
 from fedacg.methods.rules import State
 from fedacg.models.staged import StagedModel
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What single clients are measured on, and what they fine-tune on before; as many of both."""
+
+    test: Clients
+    train: Clients
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,8 @@ class Job:
     group: int = 1
     """Clients that are trained at once, at most; 1 trains one after the other."""
     device: Device = "cpu"
+    measured: Measured | None = None
+    """None where single clients are not measured."""
 
     def first_state(self, theta: Tensor) -> State:
         """The server's vectors before the first round."""
@@ -92,6 +102,9 @@ class Task:
     client: int
     steps: int
     """K, the local steps to be done; 0 asks for the full gradient at φ and nothing else."""
+    measure: Literal["", "client", "test"] = ""
+    """Whether φ, or the client's own model, is to be measured on what the job measures clients on, once more after
+    `steps` of fine-tuning, or on the test set. Nothing comes of it but figures."""
 
     def random(self, purpose: str) -> torch.Generator:
         """A stream of randomness of this visit."""

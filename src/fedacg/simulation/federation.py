@@ -16,8 +16,10 @@ from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import RunError
 from fedacg.methods.rules import State, Totals, released
+from fedacg.simulation import clients
+from fedacg.simulation.clients import ClientFigures
 from fedacg.simulation.drift import Drift
-from fedacg.simulation.engine import Answers, Engine, Evaluation, Job, Task, Training
+from fedacg.simulation.engine import Answers, Engine, Evaluation, Job, Task, Training, total
 from fedacg.simulation.metrics import RoundMetrics
 from fedacg.simulation.replies import Probe, Replies
 from fedacg.simulation.sampling import Attendance, Sampling
@@ -65,6 +67,11 @@ class Federation:
         flat = FlatModel(clone(job.module), channels_last=job.channels_last)
         self.server = ServerState(0, {**job.first_state(flat.w), "buffers": flat.read_buffers()})
         self._history: list[RoundMetrics] = []
+        self.clients: tuple[ClientFigures, ...] = ()
+        """How single clients fared when they were last measured."""
+        self._tested_alone: dict[int, Evaluation] = {}
+        self._untrained: Evaluation | None = None
+        """Where there is no common model, how clients' own did since they last changed, and how all begin."""
 
     def resume(self, server: ServerState, history: Iterable[RoundMetrics]) -> None:
         """Go on from where an earlier federation stood, after the rounds it has played."""
@@ -95,11 +102,15 @@ class Federation:
                 totals.add(reply)
             self._keep(round, answers)
         if totals.count:  # when nobody answers, nothing moves and nothing decays
-            state = {**rule.step(state, totals, round), "buffers": replies.buffers}
+            buffers = replies.buffers if rule.common else state["buffers"]
+            state = {**rule.step(state, totals, round), "buffers": buffers}
         waited += replies.seconds + asked_first.seconds
         aggregated = perf_counter()
 
-        test = self._test(state, round)
+        for client in replies.clients:
+            self._tested_alone.pop(client, None)
+        test = self._test(state, round, replies.clients)
+        scores = self._measure(state, round)
         self.server = ServerState(round.number, state)
         return RoundMetrics(
             round=round.number,
@@ -109,14 +120,15 @@ class Federation:
             stragglers=tuple(c for c in attendance.stragglers if c not in training.lost) or None,
             examples=sum(replies.examples),
             train_loss=replies.loss,
-            bytes_down=len(attendance.asked) * message_bytes(broadcast),
-            bytes_up=asked_first.bytes + replies.bytes,
+            bytes_down=0 if rule.silent else len(attendance.asked) * message_bytes(broadcast),
+            bytes_up=0 if rule.silent else asked_first.bytes + replies.bytes,
             seconds_train=waited,
             seconds_aggregate=aggregated - start - waited,
             seconds_evaluate=perf_counter() - aggregated,
             test_accuracy=test.correct / test.examples if test and self.job.data.classes else None,
             test_loss=test.loss / test.examples if test else None,
             client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
+            scores=scores or None,
             drift=self._drift.figures(rule.momentum(state)) if replies.clients else None,
             extra={"lost": {str(client): why for client, why in training.lost.items()}} if training.lost else {},
         )
@@ -159,13 +171,51 @@ class Federation:
             for answer in answers:
                 self.memory.write(round.number, answer.client, answer.keep)
 
-    def _test(self, state: State, round: Round) -> Evaluation | None:
+    def _test(self, state: State, round: Round, arrived: Sequence[int]) -> Evaluation | None:
         """How the server's model does, in rounds that are evaluated."""
         if round.number % self._evaluate.every and round.number != self.rounds:
             return None
-        model = {"theta": released(state), "buffers": state["buffers"]}
-        test = self.engine.evaluate(model)
+        if not self.job.method.rule.common:
+            test = self._test_alone(state, round, arrived)
+        else:
+            test = self.engine.evaluate({"theta": released(state), "buffers": state["buffers"]})
         return test if test.examples else None
+
+    def _test_alone(self, state: State, round: Round, arrived: Sequence[int]) -> Evaluation:
+        """How the clients' own models do on the test set, added up over all clients."""
+        visited = sorted({client for metrics in self._history for client in metrics.arrived}.union(arrived))
+        missing = [client for client in visited if client not in self._tested_alone]
+        point = {"phi": released(state), "buffers": state["buffers"]}
+        tasks = [Task(round, client, 0, "test") for client in missing]
+        for client, row in self._rows(self.engine.train(point, tasks, self.memory.read)):
+            examples, correct, loss, *_ = row.tolist()
+            self._tested_alone[client] = Evaluation(int(examples), loss, int(correct))
+        if len(visited) < len(self.job.data.clients) and self._untrained is None:
+            self._untrained = self.engine.evaluate({"theta": point["phi"], "buffers": point["buffers"]})
+        everybody = range(len(self.job.data.clients))
+        return total([self._tested_alone.get(client) or self._untrained or total([]) for client in everybody])
+
+    def _measure(self, state: State, round: Round) -> dict[str, float]:
+        """How single clients fare, in rounds that measure them; the table is kept until the next."""
+        measured, settings = self.job.measured, self._evaluate
+        if measured is None or not settings.measures_clients(round.number, self.rounds):
+            return {}
+        tested = [client for client in range(len(measured.test)) if measured.test.size(client)]
+        tasks = [Task(round, client, settings.client_steps, "client") for client in tested]
+        point = {"phi": released(state), "buffers": state["buffers"]}
+        kept = _nothing if self.job.method.rule.common else self.memory.read
+        rows = self._rows(self.engine.train(point, tasks, kept))
+        data, tuned = self.job.data, settings.client_steps > 0
+        self.clients = tuple(
+            ClientFigures.of(row, client, measured.train.size(client), data, tuned) for client, row in rows
+        )
+        return clients.scores(self.clients)
+
+    def _rows(self, training: Training) -> Iterator[tuple[int, Tensor]]:
+        """The figures of each client."""
+        for answers in training.answers:
+            for task, row in zip(answers.tasks, answers.upload["figures"], strict=True):
+                yield task.client, row.clone()
 
 
 class _FirstExchange:

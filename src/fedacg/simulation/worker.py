@@ -12,11 +12,26 @@ from fedacg.core.randomness import stream_seed
 from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, as_rows, clone
 from fedacg.data.examples import Examples, ViewExamples, feed, fetch, labels, settle
+from fedacg.methods.baselines import OWN, OWN_BUFFERS
+from fedacg.methods.method import Method
 from fedacg.methods.parts import Forward
 from fedacg.methods.upload import Memory
 from fedacg.methods.visit import Assignment, Departure
 from fedacg.simulation import fused
-from fedacg.simulation.engine import Answer, Answers, Evaluation, Job, Task, Traffic, as_row, check_device
+from fedacg.simulation.clients import FIGURES
+from fedacg.simulation.engine import (
+    Answer,
+    Answers,
+    Evaluation,
+    Job,
+    Measured,
+    Task,
+    Traffic,
+    as_row,
+    check_device,
+    chunks,
+    total,
+)
 from fedacg.simulation.local import full_gradient, train
 from fedacg.simulation.schedule import rates_of_steps, total_rate
 
@@ -63,6 +78,8 @@ class Worker:
 
         The answers are valid until the next.
         """
+        if group[0].measure:
+            return self._figures(group, self._receive(broadcast), kept)
         if not group[0].steps:
             return self._gradients(group, self._receive(broadcast))
         if self.job.group > 1:
@@ -160,14 +177,61 @@ class Worker:
             sizes.append(len(examples))
         return Answers(group, sizes, [0.0] * len(group), upload={"gradient": torch.stack(rows)}, keep={})
 
-    @torch.no_grad()
+    def _figures(self, group: Sequence[Task], broadcast: Message, kept: Message) -> Answers:
+        """How the broadcast model, or a client's own, does on the examples that clients are measured on."""
+        rows = torch.zeros(len(group), FIGURES, dtype=torch.float64)
+        for row, task in enumerate(group):
+            mine = _to({name: each[row] for name, each in kept.items()}, self.device)
+            own = not self.job.method.rule.common and OWN in mine
+            phi = mine[OWN] if own else broadcast["phi"]
+            self.flat.load(phi, mine.get(OWN_BUFFERS, broadcast["buffers"]) if own else broadcast["buffers"])
+            tests = self._data.test if task.measure == "test" else self._measured.test[task.client]
+            before = self._on(tests)
+            rows[row, :3] = torch.tensor([before.examples, before.correct, before.loss], dtype=torch.float64)
+            if task.measure == "client" and task.steps:
+                self._fine_tune(task)
+                after = self._on(tests)
+                rows[row, 3:] = torch.tensor([after.correct, after.loss], dtype=torch.float64)
+        return Answers(group, [0] * len(group), [0.0] * len(group), upload={"figures": rows}, keep={})
+
+    @property
+    def _measured(self) -> Measured:
+        assert self.job.measured is not None
+        return self.job.measured
+
+    def _fine_tune(self, task: Task) -> None:
+        """Plain steps on the client's training examples, from where the model is."""
+        job = self.job
+        plain = Method(job.method.rule, (job.method.empirical,))
+        self._seed_layers(task, "personal")
+        self.flat.module.train()
+        train(
+            self.flat,
+            self._measured.train[task.client],
+            job.data.pipeline,
+            plain,
+            job.local,
+            [task.round.lr] * task.steps,
+            lambda purpose: task.random(f"personal {purpose}"),
+        )
+
+    def _on(self, examples: Examples) -> Evaluation:
+        """Sums over all of some examples for the model as it is."""
+        spans = chunks(len(examples), self.job.evaluate_batch)
+        return total([self._sums(examples, first, last) for first, last in spans])
+
     def evaluate(self, model: Message, first: int, last: int) -> Evaluation:
         """Sums over the test examples from `first` up to `last`."""
-        flat, data = self.flat, self._data
-        flat.load(model["theta"], model["buffers"])
+        self.flat.load(model["theta"], model["buffers"])
+        return self._sums(self._data.test, first, last)
+
+    @torch.no_grad()
+    def _sums(self, examples: Examples, first: int, last: int) -> Evaluation:
+        """Sums over the examples from `first` up to `last` for the model as it is."""
+        flat = self.flat
         flat.module.eval()
-        x, y = fetch(data.test, torch.arange(first, last), self.device)
-        forward = Forward(flat.module, feed(flat, data.pipeline, x), y)
+        x, y = fetch(examples, torch.arange(first, last), self.device)
+        forward = Forward(flat.module, feed(flat, self._data.pipeline, x), y)
         loss = float(self.job.method.empirical(forward)) * len(y)
         return Evaluation(len(y), loss, _correct(forward.logits, y))
 
