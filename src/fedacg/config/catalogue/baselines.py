@@ -6,7 +6,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         name="centralised",
         title="Centralised",
-        reference="all data in one place",
+        reference="",
         equation="w ← as many steps as a cohort takes, on the examples of all; θ ← w",
         options={},
         build="fedacg.methods.baselines:centralised",
@@ -14,7 +14,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         name="local-only",
         title="Local only",
-        reference="each client for itself",
+        reference="",
         equation="w_i ← K steps from the client's own last w_i; nothing is sent",
         options={},
         build="fedacg.methods.baselines:local_only",
