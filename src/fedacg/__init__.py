@@ -14,32 +14,41 @@ from fedacg.version import __version__
 
 if TYPE_CHECKING:
     from fedacg import data, methods, models
+    from fedacg.bench.api import Comparison, compare, sweep
     from fedacg.config.experiment import Experiment
     from fedacg.config.parameters import recipe
-    from fedacg.runs.api import run
+    from fedacg.runs.api import load, run
     from fedacg.runs.model_file import load_model
     from fedacg.runs.runner import Result
 
 __all__ = [
+    "Comparison",
     "Experiment",
     "InputError",
     "Result",
     "RunError",
     "__version__",
+    "compare",
     "data",
+    "load",
     "load_model",
     "methods",
     "models",
     "recipe",
     "run",
+    "sweep",
 ]
 
 _LATER = {
+    "Comparison": "fedacg.bench.api",
     "Experiment": "fedacg.config.experiment",
     "Result": "fedacg.runs.runner",
+    "compare": "fedacg.bench.api",
+    "load": "fedacg.runs.api",
     "load_model": "fedacg.runs.model_file",
     "recipe": "fedacg.config.parameters",
     "run": "fedacg.runs.api",
+    "sweep": "fedacg.bench.api",
 }
 _PACKAGES = ("data", "methods", "models")
 

@@ -65,6 +65,8 @@ class Result:
     summary: dict[str, Any]
     """Figures of the whole run, as in summary.json."""
     folder: Path | None
+    experiment: Experiment
+    """The description of the run."""
     clients: tuple[ClientFigures, ...] = ()
     """How single clients fared when they were last measured, if they were (`evaluate.clients`)."""
 
@@ -151,7 +153,7 @@ def _play(
     if store:
         store.finish(summary)
     path = store.path if store else None
-    return Result(flat.release(), history, vector, summary, path, federation.clients)
+    return Result(flat.release(), history, vector, summary, path, experiment, federation.clients)
 
 
 def _play_rounds(

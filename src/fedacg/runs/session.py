@@ -3,7 +3,7 @@
 One experiment alone is runner.py's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -13,6 +13,7 @@ from fedacg.config.sections import EngineSettings
 from fedacg.data.examples import FederatedData
 from fedacg.engines import Engine
 from fedacg.runs.build import Ingredients, load_data, prepare
+from fedacg.runs.folder import is_finished
 from fedacg.runs.runner import Observer, Result, play
 
 
@@ -66,3 +67,32 @@ class Session:
             cohorts=cohorts,
             observers=observers,
         )
+
+    def play_each(
+        self,
+        runs: Mapping[str, Experiment],
+        folder: Path | None = None,
+        *,
+        ingredients: Callable[[Experiment], Ingredients] | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        observers: Callable[[str], Sequence[Observer]] = lambda name: (),
+    ) -> Iterator[tuple[str, Result | None]]:
+        """Play them all, each in a folder of its name below `folder`; None stands for one that was finished."""
+        for name, experiment in runs.items():
+            place = folder / name if folder else None
+            if place and resume and is_finished(place, experiment):
+                yield name, None
+                continue
+            made = ingredients(experiment) if ingredients else None
+            yield (
+                name,
+                self.play(
+                    experiment,
+                    ingredients=made,
+                    folder=place,
+                    resume=resume,
+                    overwrite=overwrite,
+                    observers=observers(name),
+                ),
+            )
