@@ -18,15 +18,20 @@ if TYPE_CHECKING:
     from fedacg.config.experiment import Experiment
     from fedacg.config.parameters import recipe
     from fedacg.runs.api import load, run
+    from fedacg.runs.callbacks import BestCheckpoint, Callback, EarlyStopping, TimeLimit
     from fedacg.runs.model_file import load_model
     from fedacg.runs.runner import Result
 
 __all__ = [
+    "BestCheckpoint",
+    "Callback",
     "Comparison",
+    "EarlyStopping",
     "Experiment",
     "InputError",
     "Result",
     "RunError",
+    "TimeLimit",
     "__version__",
     "compare",
     "data",
@@ -40,9 +45,13 @@ __all__ = [
 ]
 
 _LATER = {
+    "BestCheckpoint": "fedacg.runs.callbacks",
+    "Callback": "fedacg.runs.callbacks",
     "Comparison": "fedacg.bench.api",
+    "EarlyStopping": "fedacg.runs.callbacks",
     "Experiment": "fedacg.config.experiment",
     "Result": "fedacg.runs.runner",
+    "TimeLimit": "fedacg.runs.callbacks",
     "compare": "fedacg.bench.api",
     "load": "fedacg.runs.api",
     "load_model": "fedacg.runs.model_file",

@@ -187,7 +187,7 @@ def _play(
             ingredients=lambda each: subject.ingredients(each, session),
             resume=resume,
             overwrite=overwrite,
-            observers=lambda name: bars,
+            callbacks=lambda name: bars,
         ):
             if result is None:
                 assert folder is not None

@@ -264,6 +264,8 @@ class FederatedData:
     """Shape of one input as the model sees it, without the batch dimension."""
     origin: Origin | None = None
     """Which copy they were read from; None for data that were not read from published files."""
+    validation: Examples | None = None
+    """What is held out to choose by; None where nothing is."""
     names: tuple[str, ...] = ()
     """What the clients are called; none where they go by their numbers."""
     own_tests: Clients | None = None
@@ -315,8 +317,10 @@ def settle(data: FederatedData, device: torch.device) -> FederatedData:
     if device.type == "cpu":
         return data
     mover = _Mover(device, spare(device))
-    own_tests = data.own_tests and mover.move(data.own_tests)
-    return replace(data, clients=mover.move(data.clients), test=mover.move(data.test), own_tests=own_tests)
+    validation = None if data.validation is None else mover.move(data.validation)
+    own_tests = None if data.own_tests is None else mover.move(data.own_tests)
+    clients, test = mover.move(data.clients), mover.move(data.test)
+    return replace(data, clients=clients, test=test, validation=validation, own_tests=own_tests)
 
 
 class _Mover:

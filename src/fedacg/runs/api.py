@@ -24,6 +24,7 @@ from fedacg.data.own import from_pairs
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.parts import LossFunction
 from fedacg.runs.build import Ingredients, prepare, sampling, set_apart
+from fedacg.runs.callbacks import Callback, OnRound, check_callbacks
 from fedacg.runs.folder import (
     CLIENT_TABLE,
     EXPERIMENT,
@@ -34,13 +35,14 @@ from fedacg.runs.folder import (
     read_marker,
     read_summary,
 )
-from fedacg.runs.history import History, read_metrics
+from fedacg.runs.history import read_metrics
 from fedacg.runs.model_file import load_model
 from fedacg.runs.progress import make_progress
 from fedacg.runs.runner import Result, play, summarise
 from fedacg.runs.session import Session
 from fedacg.simulation.clients import from_csv
 from fedacg.simulation.metrics import RoundMetrics
+from fedacg.simulation.scoring import Metric
 
 Clients = Sequence[Client] | Mapping[Any, Client] | LazyClients
 
@@ -58,6 +60,8 @@ def run(
     out: Path | str | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    metrics: Mapping[str, Metric] | None = None,
+    callbacks: Sequence[Callback | type[Callback]] | None = None,
     on_round: Callable[[RoundMetrics], None] | None = None,
     progress: bool = False,
     **settings: Unpack[Parameters],
@@ -87,7 +91,13 @@ def run(
         out: A run folder to write; by default nothing is written.
         resume: Go on with the run in `out`.
         overwrite: Replace the run in `out`.
-        on_round: Called with every round's metrics.
+        metrics: Metrics of one's own by name, beside loss and accuracy: functions of the outputs and labels of the
+            whole test set, or objects with `update(outputs, labels)`, `compute()` and `reset()`. They go into the
+            history's scores as `test/NAME`.
+        callbacks: What looks on and may stop the run: `fedacg.EarlyStopping("validation/loss", patience=5)`,
+            `fedacg.TimeLimit(3600)`, `fedacg.BestCheckpoint()`, or classes of one's own that derive from
+            `fedacg.Callback`.
+        on_round: A function that is called with every round's metrics; the shortest of callbacks.
         progress: Show a live bar, at a terminal or in a notebook; elsewhere a line now and then.
         **settings: The keys of an experiment file: `rounds=50`; a table, `local={"lr": 0.05, "epochs": 2}`; or a
             key by its short name, `lr=0.05, local_epochs=2`. They, their defaults and the short names are listed
@@ -104,6 +114,7 @@ def run(
     check_flags(resume=resume, overwrite=overwrite, progress=progress)
     if resume and out is None:
         raise InputError("resume = True: say which run with out=")
+    looking = check_callbacks(callbacks or [])
     subject = Subject.of(experiment, model, clients, test, classes, loss, channels_last, settings)
     experiment = subject.parse(subject.tree)
     ingredients = subject.ingredients(experiment)
@@ -118,7 +129,8 @@ def run(
         resume=resume,
         overwrite=overwrite,
         cohorts=cohorts,
-        observers=[*make_progress(Console(), not progress), *([_Callback(on_round)] if on_round else [])],
+        callbacks=[*looking, *make_progress(Console(), not progress), *([OnRound(on_round)] if on_round else [])],
+        metrics=metrics,
     )
 
 
@@ -236,20 +248,6 @@ def load(folder: Path | str, *, model: nn.Module | None = None, trust: bool = Fa
     table = folder / CLIENT_TABLE
     figures = tuple(from_csv(read_text(table))) if is_file(table) else ()
     return Result(network, history, vector, summary, folder, experiment, figures)
-
-
-class _Callback:
-    """A user's function as an observer."""
-
-    def __init__(self, function: Callable[[RoundMetrics], None]) -> None:
-        self._function = function
-
-    def begin(self, experiment: Experiment, done: int) -> None: ...
-
-    def round(self, metrics: RoundMetrics, history: History) -> None:
-        self._function(metrics)
-
-    def end(self) -> None: ...
 
 
 def _cohorts(cohorts: Sequence[Sequence[int]], rounds: int, clients: int) -> list[list[int]]:

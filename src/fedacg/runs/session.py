@@ -13,8 +13,9 @@ from fedacg.config.sections import EngineSettings
 from fedacg.data.examples import FederatedData
 from fedacg.engines import Engine
 from fedacg.runs.build import Ingredients, load_data, prepare
+from fedacg.runs.callbacks import Callback
 from fedacg.runs.folder import is_finished
-from fedacg.runs.runner import Observer, Result, play
+from fedacg.runs.runner import Result, play
 
 
 class Session:
@@ -51,7 +52,7 @@ class Session:
         resume: bool = False,
         overwrite: bool = False,
         cohorts: Sequence[Sequence[int]] | None = None,
-        observers: Sequence[Observer] = (),
+        callbacks: Sequence[Callback] = (),
     ) -> Result:
         """Play one of them, as `runner.play` does."""
         ingredients = ingredients or self.prepare(experiment)
@@ -65,7 +66,7 @@ class Session:
             overwrite=overwrite,
             engine=self._engine,
             cohorts=cohorts,
-            observers=observers,
+            callbacks=callbacks,
         )
 
     def play_each(
@@ -76,7 +77,7 @@ class Session:
         ingredients: Callable[[Experiment], Ingredients] | None = None,
         resume: bool = False,
         overwrite: bool = False,
-        observers: Callable[[str], Sequence[Observer]] = lambda name: (),
+        callbacks: Callable[[str], Sequence[Callback]] = lambda name: (),
     ) -> Iterator[tuple[str, Result | None]]:
         """Play them all, each in a folder of its name below `folder`; None stands for one that was finished."""
         for name, experiment in runs.items():
@@ -93,6 +94,6 @@ class Session:
                     folder=place,
                     resume=resume,
                     overwrite=overwrite,
-                    observers=observers(name),
+                    callbacks=callbacks(name),
                 ),
             )

@@ -9,11 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fedacg.data.examples import FederatedData
-
-FIGURES = 5
-"""Numbers that a worker sends of a client: examples, then correct ones and the sum of losses, before and after
-fine-tuning."""
+FIGURES = 7
+"""Numbers that a worker sends of a client: examples, then the sum of losses, correct labels and those that count,
+before and after fine-tuning."""
 
 
 @dataclass(frozen=True)
@@ -27,24 +25,24 @@ class ClientFigures:
     tested: int
     """Those that it was measured on."""
     accuracy: float | None
-    """None where labels are no classes."""
+    """None where the task has none, such as a regression."""
     loss: float
     personal_accuracy: float | None = None
     """After fine-tuning; None without."""
     personal_loss: float | None = None
 
     @classmethod
-    def of(cls, row: Tensor, client: int, examples: int, data: FederatedData, tuned: bool) -> "ClientFigures":
+    def of(cls, row: Tensor, client: int, name: str, examples: int, tuned: bool) -> "ClientFigures":
         """From what a worker measured."""
-        tested, correct, loss, later_correct, later_loss = row.tolist()
+        tested, loss, correct, counted, later_loss, later_correct, later_counted = row.tolist()
         return cls(
             client=client,
-            name=data.name_of(client),
+            name=name,
             examples=examples,
             tested=int(tested),
-            accuracy=correct / tested if data.classes else None,
+            accuracy=correct / counted if counted else None,
             loss=loss / tested,
-            personal_accuracy=later_correct / tested if data.classes and tuned else None,
+            personal_accuracy=later_correct / later_counted if later_counted else None,
             personal_loss=later_loss / tested if tuned else None,
         )
 

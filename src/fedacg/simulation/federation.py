@@ -3,7 +3,7 @@
 Knows neither processes nor the run folder: an engine trains, and whoever iterates over the rounds saves them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
@@ -19,11 +19,12 @@ from fedacg.methods.rules import State, Totals, released
 from fedacg.simulation import clients
 from fedacg.simulation.clients import ClientFigures
 from fedacg.simulation.drift import Drift
-from fedacg.simulation.engine import Answers, Engine, Evaluation, Job, Task, Training, total
+from fedacg.simulation.engine import Answers, Engine, Held, Job, Task, Training
 from fedacg.simulation.metrics import RoundMetrics
 from fedacg.simulation.replies import Probe, Replies
 from fedacg.simulation.sampling import Attendance, Sampling
 from fedacg.simulation.schedule import rate_of_round
+from fedacg.simulation.scoring import Evaluation, Metric, Scorer, total
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,10 @@ class Federation:
         evaluate: EvaluateSettings,
         memory: Memory,
         probes: Sequence[Probe] = (),
+        metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
+        self._metrics = metrics or {}
         self.sampling, self._evaluate = sampling, evaluate
         self._drift = Drift(job.module)
         self._probes = (self._drift, *probes)
@@ -69,9 +72,7 @@ class Federation:
         self._history: list[RoundMetrics] = []
         self.clients: tuple[ClientFigures, ...] = ()
         """How single clients fared when they were last measured."""
-        self._tested_alone: dict[int, Evaluation] = {}
-        self._untrained: Evaluation | None = None
-        """Where there is no common model, how clients' own did since they last changed, and how all begin."""
+        self._alone = _Alone()
 
     def resume(self, server: ServerState, history: Iterable[RoundMetrics]) -> None:
         """Go on from where an earlier federation stood, after the rounds it has played."""
@@ -107,10 +108,10 @@ class Federation:
         waited += replies.seconds + asked_first.seconds
         aggregated = perf_counter()
 
-        for client in replies.clients:
-            self._tested_alone.pop(client, None)
-        test = self._test(state, round, replies.clients)
-        scores = self._measure(state, round)
+        self._alone.changed(set(replies.clients))
+        tested = self._look(state, self._due(round.number), round)
+        if self._evaluate.measures_clients(round.number, self.rounds):
+            tested.scores.update(self._measure(state, round))
         self.server = ServerState(round.number, state)
         return RoundMetrics(
             round=round.number,
@@ -125,11 +126,11 @@ class Federation:
             seconds_train=waited,
             seconds_aggregate=aggregated - start - waited,
             seconds_evaluate=perf_counter() - aggregated,
-            test_accuracy=test.correct / test.examples if test and self.job.data.classes else None,
-            test_loss=test.loss / test.examples if test else None,
+            test_accuracy=tested.accuracy,
+            test_loss=tested.loss,
             client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
-            scores=scores or None,
             drift=self._drift.figures(rule.momentum(state)) if replies.clients else None,
+            scores=tested.scores or None,
             extra={"lost": {str(client): why for client, why in training.lost.items()}} if training.lost else {},
         )
 
@@ -171,51 +172,121 @@ class Federation:
             for answer in answers:
                 self.memory.write(round.number, answer.client, answer.keep)
 
-    def _test(self, state: State, round: Round, arrived: Sequence[int]) -> Evaluation | None:
-        """How the server's model does, in rounds that are evaluated."""
-        if round.number % self._evaluate.every and round.number != self.rounds:
-            return None
-        if not self.job.method.rule.common:
-            test = self._test_alone(state, round, arrived)
-        else:
-            test = self.engine.evaluate({"theta": released(state), "buffers": state["buffers"]})
-        return test if test.examples else None
+    def conclude(self) -> RoundMetrics | None:
+        """The last round with all that the last round of a run is evaluated on; None where nothing was missing.
 
-    def _test_alone(self, state: State, round: Round, arrived: Sequence[int]) -> Evaluation:
-        """How the clients' own models do on the test set, added up over all clients."""
-        visited = sorted({client for metrics in self._history for client in metrics.arrived}.union(arrived))
-        missing = [client for client in visited if client not in self._tested_alone]
-        point = {"phi": released(state), "buffers": state["buffers"]}
-        tasks = [Task(round, client, 0, "test") for client in missing]
+        For a run that ends before it was meant to.
+        """
+        last, start = self._history[-1], perf_counter()
+        missing = self._parts() - self._due(last.round)
+        unmeasured = self.job.measured and not self._evaluate.measures_clients(last.round, self.rounds)
+        if not missing and not unmeasured:
+            return None
+        round = self._context(last.round)
+        tested = self._look(self.server.vectors, missing, round)
+        if unmeasured:
+            tested.scores.update(self._measure(self.server.vectors, round))
+        concluded = replace(
+            last,
+            test_accuracy=last.test_accuracy if tested.accuracy is None else tested.accuracy,
+            test_loss=last.test_loss if tested.loss is None else tested.loss,
+            scores={**(last.scores or {}), **tested.scores} or None,
+            seconds_evaluate=last.seconds_evaluate + perf_counter() - start,
+        )
+        self._history[-1] = concluded
+        return concluded
+
+    def _parts(self) -> set[Held]:
+        return {"test", "validation"} if self.job.data.validation is not None else {"test"}
+
+    def _due(self, number: int) -> set[Held]:
+        """What is looked at in a round: nothing between evaluations; the test set perhaps only at the end."""
+        if number == self.rounds:
+            return self._parts()
+        if number % self._evaluate.every:
+            return set()
+        return self._parts() if self._evaluate.test == "every" else self._parts() - {"test"}
+
+    def _look(self, state: State, parts: set[Held], round: Round) -> "_Tested":
+        """How the server's model does on these parts of the data; where there is none, how the clients' do."""
+        model = {"theta": released(state), "buffers": state["buffers"]}
+        found = _Tested()
+        for part in sorted(parts):
+            scorer = Scorer(self._metrics if self.job.method.rule.common else {})
+            if self.job.method.rule.common:
+                sums = self.engine.evaluate(model, part, scorer.see)
+            else:
+                sums = self._look_alone(model, part, round)
+            if sums.examples:
+                found.add(part, sums, scorer)
+        return found
+
+    def _look_alone(self, model: Message, part: Held, round: Round) -> Evaluation:
+        """How the clients' own models do on a part of the data, added up over all clients."""
+        visited = {client for metrics in self._history for client in metrics.arrived} | self._alone.trained
+        tasks = [
+            Task(round, client, 0, part) for client in sorted(visited) if (part, client) not in self._alone.known
+        ]
+        point = {"phi": model["theta"], "buffers": model["buffers"]}
         for client, row in self._rows(self.engine.train(point, tasks, self.memory.read)):
-            examples, correct, loss, *_ = row.tolist()
-            self._tested_alone[client] = Evaluation(int(examples), loss, int(correct))
-        if len(visited) < len(self.job.data.clients) and self._untrained is None:
-            self._untrained = self.engine.evaluate({"theta": point["phi"], "buffers": point["buffers"]})
+            examples, loss, correct, counted, *_ = row.tolist()
+            self._alone.known[part, client] = Evaluation(int(examples), loss, int(correct), int(counted))
         everybody = range(len(self.job.data.clients))
-        return total([self._tested_alone.get(client) or self._untrained or total([]) for client in everybody])
+        if len(visited) < len(everybody) and (part, None) not in self._alone.known:
+            self._alone.known[part, None] = self.engine.evaluate(model, part)
+        known = self._alone.known
+        return total([known[part, client if client in visited else None] for client in everybody])
 
     def _measure(self, state: State, round: Round) -> dict[str, float]:
-        """How single clients fare, in rounds that measure them; the table is kept until the next."""
-        measured, settings = self.job.measured, self._evaluate
-        if measured is None or not settings.measures_clients(round.number, self.rounds):
-            return {}
+        """How single clients fare; the table is kept until the next time."""
+        measured, steps = self.job.measured, self._evaluate.client_steps
+        assert measured is not None
         tested = [client for client in range(len(measured.test)) if measured.test.size(client)]
-        tasks = [Task(round, client, settings.client_steps, "client") for client in tested]
+        tasks = [Task(round, client, steps, "client") for client in tested]
         point = {"phi": released(state), "buffers": state["buffers"]}
         kept = _nothing if self.job.method.rule.common else self.memory.read
-        rows = self._rows(self.engine.train(point, tasks, kept))
-        data, tuned = self.job.data, settings.client_steps > 0
         self.clients = tuple(
-            ClientFigures.of(row, client, measured.train.size(client), data, tuned) for client, row in rows
+            ClientFigures.of(row, client, self.job.data.name_of(client), measured.train.size(client), steps > 0)
+            for client, row in self._rows(self.engine.train(point, tasks, kept))
         )
         return clients.scores(self.clients)
 
     def _rows(self, training: Training) -> Iterator[tuple[int, Tensor]]:
-        """The figures of each client."""
+        """The figures of each client that was measured."""
         for answers in training.answers:
             for task, row in zip(answers.tasks, answers.upload["figures"], strict=True):
                 yield task.client, row.clone()
+
+
+class _Alone:
+    """Where there is no common model: how clients' own did on a part since they last changed; None is nobody's."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Held, int | None], Evaluation] = {}
+        self.trained: set[int] = set()
+
+    def changed(self, trained: set[int]) -> None:
+        self.trained |= trained
+        self.known = {place: each for place, each in self.known.items() if place[1] not in trained}
+
+
+class _Tested:
+    """What the evaluation of a round gives."""
+
+    def __init__(self) -> None:
+        self.accuracy: float | None = None
+        self.loss: float | None = None
+        self.scores: dict[str, float] = {}
+
+    def add(self, part: Held, sums: Evaluation, scorer: Scorer) -> None:
+        if part == "test":
+            self.accuracy, self.loss = sums.accuracy, sums.mean_loss
+        else:
+            if sums.accuracy is not None:
+                self.scores[f"{part}/accuracy"] = sums.accuracy
+            self.scores[f"{part}/loss"] = sums.mean_loss
+        for name, value in {**sums.figures(), **scorer.figures()}.items():
+            self.scores[f"{part}/{name}"] = value
 
 
 class _FirstExchange:

@@ -22,18 +22,19 @@ from fedacg.simulation.clients import FIGURES
 from fedacg.simulation.engine import (
     Answer,
     Answers,
-    Evaluation,
+    Held,
     Job,
     Measured,
+    See,
     Task,
     Traffic,
     as_row,
     check_device,
     chunks,
-    total,
 )
 from fedacg.simulation.local import full_gradient, train
 from fedacg.simulation.schedule import rates_of_steps, total_rate
+from fedacg.simulation.scoring import Evaluation, measure, total
 
 _HOST = torch.device("cpu")
 
@@ -182,16 +183,18 @@ class Worker:
         rows = torch.zeros(len(group), FIGURES, dtype=torch.float64)
         for row, task in enumerate(group):
             mine = _to({name: each[row] for name, each in kept.items()}, self.device)
-            own = not self.job.method.rule.common and OWN in mine
-            phi = mine[OWN] if own else broadcast["phi"]
-            self.flat.load(phi, mine.get(OWN_BUFFERS, broadcast["buffers"]) if own else broadcast["buffers"])
-            tests = self._data.test if task.measure == "test" else self._measured.test[task.client]
-            before = self._on(tests)
-            rows[row, :3] = torch.tensor([before.examples, before.correct, before.loss], dtype=torch.float64)
+            own = OWN in mine
+            self.flat.load(
+                mine[OWN] if own else broadcast["phi"],
+                mine[OWN_BUFFERS] if own and OWN_BUFFERS in mine else broadcast["buffers"],
+            )
+            on = self._measured.test[task.client] if task.measure == "client" else self._held(task.measure)
+            found = [self._on(on)]
             if task.measure == "client" and task.steps:
                 self._fine_tune(task)
-                after = self._on(tests)
-                rows[row, 3:] = torch.tensor([after.correct, after.loss], dtype=torch.float64)
+                found.append(self._on(on))
+            numbers = [n for each in found for n in (each.loss, each.correct, each.counted)]
+            rows[row, : 1 + len(numbers)] = torch.tensor([len(on), *numbers], dtype=torch.float64)
         return Answers(group, [0] * len(group), [0.0] * len(group), upload={"figures": rows}, keep={})
 
     @property
@@ -215,25 +218,34 @@ class Worker:
             lambda purpose: task.random(f"personal {purpose}"),
         )
 
+    def _held(self, part: str) -> Examples:
+        held = self._data.validation if part == "validation" else self._data.test
+        assert held is not None
+        return held
+
     def _on(self, examples: Examples) -> Evaluation:
         """Sums over all of some examples for the model as it is."""
         spans = chunks(len(examples), self.job.evaluate_batch)
         return total([self._sums(examples, first, last) for first, last in spans])
 
-    def evaluate(self, model: Message, first: int, last: int) -> Evaluation:
-        """Sums over the test examples from `first` up to `last`."""
+    def evaluate(
+        self, model: Message, first: int, last: int, part: Held = "test", see: See | None = None
+    ) -> Evaluation:
+        """Sums over the examples of a part from `first` up to `last`, whose outputs are shown to `see`."""
         self.flat.load(model["theta"], model["buffers"])
-        return self._sums(self._data.test, first, last)
+        return self._sums(self._held(part), first, last, see)
 
     @torch.no_grad()
-    def _sums(self, examples: Examples, first: int, last: int) -> Evaluation:
+    def _sums(self, examples: Examples, first: int, last: int, see: See | None = None) -> Evaluation:
         """Sums over the examples from `first` up to `last` for the model as it is."""
         flat = self.flat
         flat.module.eval()
         x, y = fetch(examples, torch.arange(first, last), self.device)
         forward = Forward(flat.module, feed(flat, self._data.pipeline, x), y)
         loss = float(self.job.method.empirical(forward)) * len(y)
-        return Evaluation(len(y), loss, _correct(forward.logits, y))
+        if see is not None:
+            see(forward.logits.cpu(), y.cpu())
+        return measure(self.job.aim, forward.logits, y, loss)
 
     def _receive(self, broadcast: Message) -> Message:
         """A round's broadcast on the device, where it is copied once."""
@@ -338,14 +350,6 @@ def _column(numbers: Sequence[float], like: Tensor) -> Tensor:
 
 def _to(message: Message, device: torch.device) -> Message:
     return {name: tensor.to(device) for name, tensor in message.items()}
-
-
-def _correct(logits: Tensor, y: Tensor) -> int:
-    """How many labels are the largest logit; none where the outputs are not one row of logits an example."""
-    if y.is_floating_point() or logits.dim() != 2:
-        return 0
-    # A row with an output that is not a number has no largest: it is wrong, whatever the label.
-    return int(((logits.argmax(dim=1) == y) & ~logits.isnan().any(dim=1)).sum())
 
 
 def _label_counts(examples: Examples, classes: int) -> Tensor:
