@@ -32,6 +32,7 @@ from fedacg.runs.build import check_methods
 from fedacg.runs.progress import make_progress
 from fedacg.runs.runner import Result
 from fedacg.runs.session import Session
+from fedacg.simulation.scoring import Metric
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def compare(
     test: Client | Mapping[Any, Client] | None = None,
     classes: int | None = None,
     loss: LossFunction | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -94,7 +96,7 @@ def compare(
         raise InputError("method: there are several; say them with methods=, as in methods=['fedacg:lam=0.9']")
     experiments = by_method(subject.tree, _listed("methods", methods, str), _seeds(seeds), subject.parse)
     folder = parse_folder(out) if out is not None else None
-    results = _play(subject, experiments, folder, resume, overwrite, progress)
+    results = _play(subject, experiments, folder, resume, overwrite, progress, metrics)
     first = next(iter(experiments.values()))
     if folder is None:
         return _in_memory(results, first.evaluate.targets)
@@ -112,6 +114,7 @@ def sweep(
     test: Client | Mapping[Any, Client] | None = None,
     classes: int | None = None,
     loss: LossFunction | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -144,7 +147,9 @@ def sweep(
         if folder is not None:
             check_begun(place, run, resume)
     below = folder / "runs" if folder else None
-    results = _play(subject, {place.name: run for place, run in runs.items()}, below, True, False, progress)
+    results = _play(
+        subject, {place.name: run for place, run in runs.items()}, below, True, False, progress, metrics
+    )
     if folder is None:
         return _in_memory(results, next(iter(runs.values())).evaluate.targets)
     written = sweep_report.write(axes, points, folder)
@@ -172,6 +177,7 @@ def _play(
     resume: bool,
     overwrite: bool,
     progress: bool,
+    metrics: Mapping[str, Metric] | None,
 ) -> dict[str, Result]:
     """The results of all of them, those that had been finished among them."""
     check_methods(experiments.values())
@@ -188,6 +194,7 @@ def _play(
             resume=resume,
             overwrite=overwrite,
             callbacks=lambda name: bars,
+            metrics=metrics,
         ):
             if result is None:
                 assert folder is not None

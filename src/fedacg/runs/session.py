@@ -16,6 +16,7 @@ from fedacg.runs.build import Ingredients, load_data, prepare
 from fedacg.runs.callbacks import Callback
 from fedacg.runs.folder import is_finished
 from fedacg.runs.runner import Result, play
+from fedacg.simulation.scoring import Metric
 
 
 class Session:
@@ -53,6 +54,7 @@ class Session:
         overwrite: bool = False,
         cohorts: Sequence[Sequence[int]] | None = None,
         callbacks: Sequence[Callback] = (),
+        metrics: Mapping[str, Metric] | None = None,
     ) -> Result:
         """Play one of them, as `runner.play` does."""
         ingredients = ingredients or self.prepare(experiment)
@@ -67,6 +69,7 @@ class Session:
             engine=self._engine,
             cohorts=cohorts,
             callbacks=callbacks,
+            metrics=metrics,
         )
 
     def play_each(
@@ -78,6 +81,7 @@ class Session:
         resume: bool = False,
         overwrite: bool = False,
         callbacks: Callable[[str], Sequence[Callback]] = lambda name: (),
+        metrics: Mapping[str, Metric] | None = None,
     ) -> Iterator[tuple[str, Result | None]]:
         """Play them all, each in a folder of its name below `folder`; None stands for one that was finished."""
         for name, experiment in runs.items():
@@ -95,5 +99,6 @@ class Session:
                     resume=resume,
                     overwrite=overwrite,
                     callbacks=callbacks(name),
+                    metrics=metrics,
                 ),
             )
