@@ -94,6 +94,9 @@ NAMED = {
 }
 """Another value where only some are known."""
 BESIDE = {
+    "evaluate.client_every": "evaluate.clients=train",
+    "evaluate.client_steps": "evaluate.clients=train",
+    "evaluate.held_out": "evaluate.clients=held-out",
     "local.milestones": "local.schedule=step",
     "local.epoch_decay": "local.lr_decay=0.5",
     "local.nesterov": "local.momentum=0.5",
