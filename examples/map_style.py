@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 import fedacg
-from fedacg.data.own import MappedExamples
+from fedacg.data import MappedExamples
 
 
 class Shifted(Dataset):

@@ -14,9 +14,10 @@ from fedacg.version import __version__
 
 if TYPE_CHECKING:
     from fedacg import data, methods, models
+    from fedacg.bench.api import Comparison, compare, sweep
     from fedacg.config.experiment import Experiment
     from fedacg.config.parameters import recipe
-    from fedacg.runs.api import run
+    from fedacg.runs.api import load, run
     from fedacg.runs.callbacks import BestCheckpoint, Callback, EarlyStopping, TimeLimit
     from fedacg.runs.model_file import load_model
     from fedacg.runs.runner import Result
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BestCheckpoint",
     "Callback",
+    "Comparison",
     "EarlyStopping",
     "Experiment",
     "InputError",
@@ -31,24 +33,31 @@ __all__ = [
     "RunError",
     "TimeLimit",
     "__version__",
+    "compare",
     "data",
+    "load",
     "load_model",
     "methods",
     "models",
     "recipe",
     "run",
+    "sweep",
 ]
 
 _LATER = {
     "BestCheckpoint": "fedacg.runs.callbacks",
     "Callback": "fedacg.runs.callbacks",
+    "Comparison": "fedacg.bench.api",
     "EarlyStopping": "fedacg.runs.callbacks",
     "Experiment": "fedacg.config.experiment",
     "Result": "fedacg.runs.runner",
     "TimeLimit": "fedacg.runs.callbacks",
+    "compare": "fedacg.bench.api",
+    "load": "fedacg.runs.api",
     "load_model": "fedacg.runs.model_file",
     "recipe": "fedacg.config.parameters",
     "run": "fedacg.runs.api",
+    "sweep": "fedacg.bench.api",
 }
 _PACKAGES = ("data", "methods", "models")
 

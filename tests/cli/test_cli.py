@@ -97,6 +97,9 @@ NAMED = {
 }
 """Another value where only some are known."""
 BESIDE = {
+    "evaluate.client_every": "evaluate.clients=train",
+    "evaluate.client_steps": "evaluate.clients=train",
+    "evaluate.held_out": "evaluate.clients=held-out",
     "local.milestones": "local.schedule=step",
     "start_vectors": "start=/elsewhere",
     "data.validation_from": "data.validation=0.1",

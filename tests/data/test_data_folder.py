@@ -108,7 +108,10 @@ Damage = Callable[[bytes], bytes]
         ({"y": np.zeros(5, int)}, "has no array x; must have x and y"),
         ({**some(0, 5), "y": np.arange(4)}, "x has 5 examples and y has 4; they must be as many"),
         (some(0, 0), "must have at least one example"),
-        (some(0, 5, np.float64), r"x holds torch.float64 of shape \(1,\), .*first.npz torch.float32 of \(1,\)"),
+        (
+            some(0, 5, np.float64),
+            r"x holds torch.float64 of shape \(1,\), .*first.npz torch.float32 of shape \(1,\)",
+        ),
         ({**some(0, 5), "x": np.zeros((5, 2), np.float32)}, r"x holds torch.float32 of shape \(2,\), .*first.npz"),
         ({**some(0, 5), "y": np.zeros(5)}, "y must be whole numbers, as classes are; it is floating point"),
         ({**some(0, 5), "y": np.array([0, 1, -1, 0, 0])}, "y has labels from -1 to 1; must be 0 or greater"),

@@ -10,7 +10,8 @@ from torch import Tensor
 from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.examples import Dataset, Examples, FederatedData, labels
-from fedacg.data.own import MappedExamples, dataset, from_pairs
+from fedacg.data.forms import MappedExamples
+from fedacg.data.own import dataset, from_pairs
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.errors import InputError
 
@@ -101,7 +102,12 @@ def test_given_the_number_of_classes_a_mapped_data_set_is_not_read_through() -> 
         ([pair()], (pair(3)[0], pair(4)[1]), {}, "test: x has 3 examples and y has 4"),
         ([pair(), pair(0)], pair(), {}, r"clients\[1\]: must have at least one example"),
         ([(pair()[0],)], pair(), {}, r"clients\[0\]: must be a pair \(x, y\), not 1 things"),
-        ([3], pair(), {}, r"clients\[0\]: must be a pair \(x, y\) or have __len__ and fetch, not int"),
+        (
+            [3],
+            pair(),
+            {},
+            r"clients\[0\]: must be a pair \(x, y\), a data set of pairs, or have __len__ and fetch, not int",
+        ),
         ([pair(), (pair()[0], -pair()[1])], pair(), {}, r"clients\[1\]: y has labels from -2 to 0; must be 0 or"),
         (
             [pair(classes=3)],

@@ -16,7 +16,7 @@ from fedacg import InputError, Result
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import read_toml
 from fedacg.core.vector import sha256
-from fedacg.data.own import MappedExamples
+from fedacg.data import MappedExamples
 from fedacg.runs.build import prepare
 from fedacg.runs.runner import play
 from fedacg.simulation.metrics import RoundMetrics
@@ -373,7 +373,7 @@ def test_a_count_of_batches_stays_whole_when_clients_differ() -> None:
         ({"clients": []}, r"^clients: must have at least one client"),
         ({"clients": [(torch.ones(3, 4), torch.ones(2))]}, r"^clients\[0\]: x has 3 examples and y has 2"),
         ({"clients": [(torch.ones(0, 4), torch.ones(0))]}, r"^clients\[0\]: must have at least one example"),
-        ({"test": 5}, r"^test: must be a pair \(x, y\) or have __len__ and fetch, not int"),
+        ({"test": 5}, r"^test: must be a pair \(x, y\), a data set of pairs, or have __len__ and fetch, not int"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_the_name_it_was_given_under(
@@ -410,7 +410,7 @@ def test_with_an_experiment_come_no_settings_beside_it(settings: dict[str, Any],
 
 
 def test_without_an_experiment_a_model_and_data_are_needed() -> None:
-    with pytest.raises(InputError, match=r"^clients: is needed, with model=, clients= and test="):
+    with pytest.raises(InputError, match=r"^clients: is needed, with model= and clients="):
         fedacg.run(model=nn.Linear(2, 2))
 
 

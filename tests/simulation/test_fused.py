@@ -400,7 +400,7 @@ def augmented() -> FederatedData:
 
 
 def regression() -> FederatedData:
-    pairs = [(torch.zeros(4, 6), torch.zeros(4))] * 20
+    pairs = [(torch.zeros(4, 6), torch.zeros(4, 4))] * 20
     return from_pairs(pairs, pairs[0])
 
 
@@ -422,7 +422,10 @@ OBSTACLES: dict[str, tuple[Callable[[], Ingredients], str]] = {
         "model: StagedModel .*lstm",
     ),
     "layout": (lambda: ingredients(layout=True), "model: its layout is channels-last"),
-    "augmentation": (lambda: ingredients(federated=augmented()), "data: ImagePipeline"),
+    "augmentation": (
+        lambda: ingredients(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), federated=augmented()),
+        "data: ImagePipeline",
+    ),
     "labels that are no classes": (lambda: ingredients(federated=regression()), "data: the labels"),
     "MOON": (lambda: ingredients(models.build("mlp", classes=4, shape=(6,)), "moon"), "method: .*Contrastive"),
     "FedMLB": (lambda: ingredients(models.build("mlp", classes=4, shape=(6,)), "fedmlb"), "method: .*Branches"),

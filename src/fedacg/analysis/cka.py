@@ -87,7 +87,9 @@ class LocalModels:
         order = numpy_generator(seed, "analysis examples").permutation(len(examples))
         # Test sets may lie class after class or client after client, which would not be random batches.
         for part in torch.from_numpy(order).tensor_split(-(-len(order) // batch)):
-            yield self._flat.prepare(self._pipeline(examples.fetch(part)[0]))
+            x, _ = examples.fetch(part)
+            assert isinstance(x, Tensor)  # as staged models take it
+            yield self._flat.prepare(self._pipeline(x))
 
 
 @torch.no_grad()

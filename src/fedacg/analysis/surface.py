@@ -16,9 +16,10 @@ from torch import Tensor
 
 from fedacg import engines
 from fedacg.config.sections import EngineSettings, LocalSettings
+from fedacg.core.inputs import join
 from fedacg.core.randomness import numpy_generator
 from fedacg.core.vector import Layout
-from fedacg.data.examples import Examples, FederatedData, ListedClients, TensorExamples
+from fedacg.data.examples import Examples, FederatedData, ListedClients, in_memory
 from fedacg.engines import Job, one_thread
 from fedacg.errors import InputError
 from fedacg.runs.build import Ingredients
@@ -105,14 +106,14 @@ def sample_training(data: FederatedData, examples: int, seed: int) -> Examples:
     for owner, positions in zip(owners.tolist(), np.split(drawn, starts[1:]), strict=True):
         first = int(ends[owner]) - clients.size(owner)
         parts.append(clients[owner].fetch(torch.from_numpy(positions - first)))
-    return TensorExamples(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
+    return in_memory(join([x for x, _ in parts], torch.cat), torch.cat([y for _, y in parts]))
 
 
 def sample_test(data: FederatedData, examples: int, seed: int) -> Examples:
     """So many test examples, all if there are fewer."""
     if examples >= len(data.test):
         return data.test
-    return TensorExamples(*data.test.fetch(torch.from_numpy(_draw(len(data.test), examples, seed))))
+    return in_memory(*data.test.fetch(torch.from_numpy(_draw(len(data.test), examples, seed))))
 
 
 def _draw(population: int, count: int, seed: int) -> NDArray[np.int64]:

@@ -25,6 +25,11 @@ def run_name(experiment: Experiment) -> str:
     return f"{spelled(experiment.method, between='-')}-s{experiment.seed}"
 
 
+def folder_name(experiment: Experiment) -> str:
+    """What tells a run's folder apart from others of its experiment."""
+    return f"{methods.method_label(experiment.method.name)}-s{experiment.seed}"
+
+
 def place(root: Path, name: str, experiment: Experiment) -> Path:
     """The folder of this very experiment below `root`; a new one is NAME, or NAME-2 where NAME holds another."""
     name = name.replace("/", "_")

@@ -1,13 +1,14 @@
 """A grid of settings: every combination of some keys' values, each checked before any is run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
 
-from fedacg.bench.folders import place
+from fedacg.bench.folders import folder_name, place
 from fedacg.config.experiment import Experiment
-from fedacg.config.recipe import Tree, override
+from fedacg.config.recipe import Tree, override, with_method
+from fedacg.core.files import safe_name
 from fedacg.errors import InputError
 
 
@@ -53,8 +54,31 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def expand(tree: Tree, axes: Sequence[Axis], seeds: Sequence[int], out: Path) -> list[Point]:
-    """The points of the grid, the last key changing fastest."""
+Parse = Callable[[Tree], Experiment]
+
+
+def by_method(
+    tree: Tree, methods: Sequence[str], seeds: Sequence[int], parse: Parse = Experiment.parse
+) -> dict[str, Experiment]:
+    """Every method with every seed, by the name of its folder; all are checked before the first is run."""
+    if not methods:
+        raise InputError("--methods: needs at least one name")
+    experiments: dict[str, Experiment] = {}
+    for seed in seeds or [tree.get("seed", 0)]:
+        for name in methods:
+            experiment = parse({**with_method(tree, name), "seed": seed})
+            suffix = "-".join(part for part in name.split(":") if "=" in part)
+            label = safe_name(folder_name(experiment) + (f"-{suffix}" if suffix else ""))
+            if label in experiments:
+                raise InputError(f"--methods {','.join(methods)!r}: {name} with seed {seed} stands there twice")
+            experiments[label] = experiment
+    return experiments
+
+
+def expand(
+    tree: Tree, axes: Sequence[Axis], seeds: Sequence[int], out: Path | None, parse: Parse = Experiment.parse
+) -> list[Point]:
+    """The points of the grid, the last key changing fastest; without `out` the runs' folders are mere names."""
     keys = [axis.key for axis in axes]
     if not keys:
         raise InputError("--grid: needs at least one key, as in method.lam=0.8,0.85,0.9")
@@ -66,9 +90,9 @@ def expand(tree: Tree, axes: Sequence[Axis], seeds: Sequence[int], out: Path) ->
         settings = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
         runs = {}
         for seed in seeds or [tree.get("seed", 0)]:
-            experiment = Experiment.parse({**override(tree, settings), "seed": seed})
+            experiment = parse({**override(tree, settings), "seed": seed})
             name = "-".join([setting.removeprefix("method.") for setting in settings] + [f"s{seed}"])
-            runs[place(out / "runs", name, experiment)] = experiment
+            runs[place(out / "runs", name, experiment) if out else Path(name)] = experiment
         points.append(Point(values, runs))
     _check_apart(keys, points)
     return points

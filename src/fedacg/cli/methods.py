@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedacg.config.catalogue import GROUPS, MODIFIERS
+from fedacg.config.catalogue import BASELINES, GROUPS, MODIFIERS
 from fedacg.config.methods import Entry, Modifier, parse
 
 
@@ -23,6 +23,7 @@ def methods(
 def _list() -> str:
     width = shutil.get_terminal_size((80, 24)).columns
     names = [entry.name for entries in GROUPS.values() for entry in entries] + [f"+{name}" for name in MODIFIERS]
+    names += BASELINES
     wide = max(map(len, names))
     lines = []
     for group, entries in GROUPS.items():
@@ -33,6 +34,8 @@ def _list() -> str:
     lines += ["Parts to add, as in fedprox+acg", ""]
     for part in MODIFIERS.values():
         lines.append(f"{'+' + part.name:{wide}}  {_short(part.equation, width - wide - 2)}")
+    lines += ["", "Baselines to compare with", ""]
+    lines += [f"{each.name:{wide}}  {_short(each.equation, width - wide - 2)}" for each in BASELINES.values()]
     return "\n".join([*lines, "", "One in full: fedacg methods NAME"])
 
 
@@ -52,19 +55,19 @@ def _whole(name: str) -> str:
 
     method, traffic = build(name), traffic_of(name)
     lines = [f"{_owner(owner)}\n" for owner in composition.owners]
+    sent = f"{traffic.down:.3g} model-sized vectors down and {traffic.up:.3g} up, per client and round"
     lines += [
         f"made of   {method.summary}",
-        f"sent      {traffic.down:.3g} model-sized vectors down and {traffic.up:.3g} up, per client and round",
+        f"sent      {'nothing' if method.rule.silent else sent}",
         f"kept      {traffic.kept:.3g} model-sized vectors by every client between its visits",
     ]
     lines += [f"needs     {NEEDS[need]}" for need in sorted(method.needs)]
     if method.rule.first_exchange:
         lines.append("needs     two exchanges per round: clients first send the full gradient of their loss")
-    option, spec = next(iter(composition.options().items()))
+    lines += ["", f"fedacg run quickstart --method {name}"]
     lines += [
-        "",
-        f"fedacg run quickstart --method {name}",
-        f"fedacg run quickstart --method {name}:{option}={spec.default:g}",
+        f"fedacg run quickstart --method {name}:{option}={spec.default:g}"
+        for option, spec in list(composition.options().items())[:1]
     ]
     return "\n".join(lines)
 

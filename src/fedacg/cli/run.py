@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedacg.cli.stopping import STOPPED, interruptible
-from fedacg.config.recipe import Tree, find, override, with_method
+from fedacg.config.recipe import find, override, with_method
 from fedacg.core.files import parse_folder, safe_name
 from fedacg.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedacg.config.experiment import Experiment
     from fedacg.runs.runner import Result
 
 Recipe = Annotated[str, typer.Argument(help="A recipe's name or a TOML file.", show_default=False)]
@@ -75,6 +74,7 @@ def run(
     if method:
         tree = with_method(tree, method)
     tree = override(tree, settings or [])
+    from fedacg.bench.folders import folder_name
     from fedacg.config.experiment import Experiment
 
     experiment = Experiment.parse(tree)
@@ -82,10 +82,10 @@ def run(
     # Only now, as in every command: a wrong setting need not wait for torch.
     from rich.console import Console
 
-    from fedacg.cli.progress import make_progress
     from fedacg.runs.build import prepare
     from fedacg.runs.folder import is_played
     from fedacg.runs.loggers import make_loggers
+    from fedacg.runs.progress import make_progress
     from fedacg.runs.runner import play
 
     console = Console()
@@ -136,13 +136,15 @@ def compare(
 ) -> None:
     """Run one experiment with several methods: one table, one picture, one page."""
     refuse_options(settings or [])
-    experiments = _experiments(override(find(recipe), settings or []), methods, seeds)
+    from fedacg.bench.grid import by_method
+
+    tree = override(find(recipe), settings or [])
+    experiments = by_method(tree, parse_names(methods), parse_seeds(seeds) if seeds else [])
     from rich.console import Console
 
-    from fedacg.cli.progress import make_progress
     from fedacg.runs.build import check_methods
-    from fedacg.runs.folder import is_finished
     from fedacg.runs.loggers import make_loggers
+    from fedacg.runs.progress import make_progress
     from fedacg.runs.session import Session
 
     check_methods(experiments.values())
@@ -153,16 +155,14 @@ def compare(
     with Session(first.engine) as session:
         try:
             with interruptible():
-                for name, experiment in experiments.items():
-                    if resume and is_finished(folder / name, experiment):
-                        continue
-                    session.play(
-                        experiment,
-                        folder=folder / name,
-                        resume=resume,
-                        overwrite=overwrite,
-                        callbacks=[*progress, *make_loggers(log or [], folder / name)],
-                    )
+                for _ in session.play_each(
+                    experiments,
+                    folder,
+                    resume=resume,
+                    overwrite=overwrite,
+                    callbacks=lambda name: [*progress, *make_loggers(log or [], folder / name)],
+                ):
+                    pass
         except KeyboardInterrupt:
             raise stopped(console, AGAIN, [folder / name for name in experiments]) from None
 
@@ -171,33 +171,6 @@ def compare(
     if not quiet:
         console.print()
     report([folder / name for name in experiments], out=folder, target=list(first.evaluate.targets), quiet=quiet)
-
-
-def folder_name(experiment: "Experiment") -> str:
-    """What tells a run's folder apart from others of its experiment."""
-    from fedacg.config.methods import method_label
-
-    return f"{method_label(experiment.method.name)}-s{experiment.seed}"
-
-
-def _experiments(tree: Tree, methods: str, seeds: str | None) -> "dict[str, Experiment]":
-    """Every method with every seed, by the name of its folder; all are checked before the first is run."""
-    from fedacg.config.experiment import Experiment
-
-    names = parse_names(methods)
-    if not names:
-        raise InputError("--methods: needs at least one name")
-    numbers = parse_seeds(seeds) if seeds else [tree.get("seed", 0)]
-    experiments: dict[str, Experiment] = {}
-    for seed in numbers:
-        for name in names:
-            experiment = Experiment.parse({**with_method(tree, name), "seed": seed})
-            suffix = "-".join(part for part in name.split(":") if "=" in part)
-            label = safe_name(folder_name(experiment) + (f"-{suffix}" if suffix else ""))
-            if label in experiments:
-                raise InputError(f"--methods {methods!r}: {name} with seed {seed} stands there twice")
-            experiments[label] = experiment
-    return experiments
 
 
 def refuse_options(settings: list[str]) -> None:

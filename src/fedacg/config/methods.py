@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TypeVar
 
-from fedacg.config.catalogue import METHODS, MODIFIERS
+from fedacg.config.catalogue import BASELINES, METHODS, MODIFIERS
 from fedacg.config.catalogue.entry import Entry, Modifier, Option, fraction, positive, rate
 from fedacg.core.plugins import announced, is_plugin, load
 from fedacg.errors import InputError, SettingError, unknown
 
 __all__ = [
+    "BASELINES",
     "METHODS",
     "MODIFIERS",
     "Composition",
@@ -67,7 +68,9 @@ def parse(name: str) -> Composition:
     The base and each part is a name of the catalogue, one that a package announces, or module:attribute.
     """
     base, *parts = (part if is_plugin(part) else part.lower() for part in name.split("+"))
-    entry = _find("methods", base, METHODS, Entry)
+    entry = _find("methods", base, {**METHODS, **BASELINES}, Entry)
+    if parts and base in BASELINES:
+        raise InputError(f"method {name!r}: {base} is a baseline, and takes no +{parts[0]}")
     for part in parts:
         if parts.count(part) > 1:
             raise InputError(f"method {name!r}: +{part} is given more than once")
@@ -103,7 +106,7 @@ def method_label(name: str) -> str:
 def is_known(name: str) -> bool:
     """Whether a name is made of names of the catalogue alone."""
     base, *parts = name.lower().split("+")
-    return base in METHODS and all(part in MODIFIERS for part in parts)
+    return (base in METHODS or base in BASELINES) and all(part in MODIFIERS for part in parts)
 
 
 def names_code(name: str) -> bool:

@@ -318,6 +318,31 @@ class EvaluateSettings(Section):
     """Look at the test set in every evaluation, or `end`: only after the last round."""
     client_losses: Incidental[bool] = False
     """Record the training loss of every client that answered, not only their mean."""
+    clients: Literal["none", "train", "own", "held-out"] = "none"
+    """Measure the model on every client: on its training examples, on its own test examples, or on a part of its
+    training examples that is held out."""
+    client_every: int = Field(0, ge=0)
+    """Rounds from one such measurement to the next; the last round always has one, and 0 measures in no other."""
+    client_steps: int = Field(0, ge=0)
+    """Measure once more after so many steps of fine-tuning on the client's training examples; 0 does not."""
+    held_out: float = Field(0.1, gt=0, lt=1)
+    """The part of a client's examples that is held out."""
+
+    @model_validator(mode="after")
+    def _everything_has_an_effect(self) -> Self:
+        """A setting that would do nothing is refused, so that nobody believes that it does."""
+        for key, value in (("client_every", self.client_every), ("client_steps", self.client_steps)):
+            if value and self.clients == "none":
+                raise SettingError(f"evaluate.{key}", repr(value), "has no effect, as evaluate.clients is none")
+        if self.held_out != 0.1 and self.clients != "held-out":
+            why = f"has no effect, as evaluate.clients is {self.clients}, not held-out"
+            raise SettingError("evaluate.held_out", repr(self.held_out), why)
+        return self
+
+    def measures_clients(self, round: int, last: int) -> bool:
+        """Whether clients are measured in a round."""
+        due = self.client_every and round % self.client_every == 0
+        return self.clients != "none" and (bool(due) or round == last)
 
     @field_validator("goals")
     @classmethod

@@ -1,15 +1,20 @@
 """Data: sets in their distributors' formats, splits, clients as views on shared tensors, augmentation."""
 
 from fedacg.data.examples import Clients, Dataset, Examples, FederatedData, TensorExamples
-from fedacg.data.own import MappedExamples, dataset, from_pairs
+from fedacg.data.forms import LazyClients, MappedExamples
+from fedacg.data.own import dataset, from_pairs
+from fedacg.data.tables import by_client, columns
 
 __all__ = [
     "Clients",
     "Dataset",
     "Examples",
     "FederatedData",
+    "LazyClients",
     "MappedExamples",
     "TensorExamples",
+    "by_client",
+    "columns",
     "dataset",
     "from_pairs",
 ]

@@ -229,7 +229,11 @@ def _natural(whole: Dataset, clients: int, seed: int) -> FederatedData:
     if len(test) == 0:
         raise InputError(f"data.clients = {clients}: none of these clients of {whole.name} has test examples")
     view = OwnedClients(whole.train, owners.train, chosen)
-    return FederatedData(whole.name, view, test, whole.pipeline, whole.classes, whole.shape, whole.origin)
+    names = tuple(owners.names[owner] for owner in chosen.tolist())
+    # Without owners of their own, test examples are everybody's.
+    own = OwnedClients(whole.test, owners.test, chosen) if owners.test[-1] else None
+    facts = whole.pipeline, whole.classes, whole.shape, whole.origin
+    return FederatedData(whole.name, view, test, *facts, names=names, own_tests=own)
 
 
 def _tests_of(whole: Dataset, owners: Owners, chosen: torch.Tensor) -> Examples:

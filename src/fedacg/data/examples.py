@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from fedacg.core.devices import spare
+from fedacg.core.inputs import Inputs, each, join
+from fedacg.core.vector import FlatModel
 
 _CHUNK = 4096
 """How many examples are fetched at a time where their labels cannot be had alone."""
@@ -24,7 +26,7 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def fetch(self, index: Tensor) -> tuple[Inputs, Tensor]:
         """Inputs (in storage type) and labels at these positions (int64)."""
         ...
 
@@ -72,6 +74,28 @@ class TensorExamples:
 
 
 @dataclass(frozen=True)
+class SeveralExamples:
+    """Examples whose inputs are several tensors, by place or by name."""
+
+    x: tuple[Tensor, ...] | dict[str, Tensor]
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def fetch(self, index: Tensor) -> tuple[Inputs, Tensor]:
+        return each(lambda tensor: tensor[index], self.x), self.y[index]
+
+    def labels(self, index: Tensor) -> Tensor:
+        return self.y[index]
+
+
+def in_memory(x: Inputs, y: Tensor) -> TensorExamples | SeveralExamples:
+    """Examples of fetched inputs and labels."""
+    return TensorExamples(x, y) if isinstance(x, Tensor) else SeveralExamples(x, y)
+
+
+@dataclass(frozen=True)
 class ViewExamples:
     """A selection of other examples, by position."""
 
@@ -81,7 +105,7 @@ class ViewExamples:
     def __len__(self) -> int:
         return len(self.index)
 
-    def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def fetch(self, index: Tensor) -> tuple[Inputs, Tensor]:
         return self.base.fetch(self.index[index])
 
     def labels(self, index: Tensor) -> Tensor:
@@ -99,7 +123,7 @@ class SpanExamples:
     def __len__(self) -> int:
         return self.last - self.first
 
-    def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def fetch(self, index: Tensor) -> tuple[Inputs, Tensor]:
         return self.base.fetch(index + self.first)
 
     def labels(self, index: Tensor) -> Tensor:
@@ -242,15 +266,28 @@ class FederatedData:
     """Which copy they were read from; None for data that were not read from published files."""
     validation: Examples | None = None
     """What is held out to choose by; None where nothing is."""
+    names: tuple[str, ...] = ()
+    """What the clients are called; none where they go by their numbers."""
+    own_tests: Clients | None = None
+    """Each client's own test examples, which may be none; None for data that do not say whose they are."""
+
+    def name_of(self, client: int) -> str:
+        """What a client is called in tables and files."""
+        return self.names[client] if self.names else str(client)
 
 
-def fetch(examples: Examples, index: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+def fetch(examples: Examples, index: Tensor, device: torch.device) -> tuple[Inputs, Tensor]:
     """Inputs and labels at these positions, on a device."""
     x, y = examples.fetch(index)
-    return x.to(device), y.to(device)
+    return each(lambda tensor: tensor.to(device), x), y.to(device)
 
 
-def fetch_together(examples: Sequence[Examples], index: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+def feed(flat: FlatModel, pipeline: Pipeline, x: Inputs, augment: torch.Generator | None = None) -> Inputs:
+    """Fetched inputs as a model takes them; where they are several tensors, each goes through the pipeline."""
+    return each(lambda tensor: flat.prepare(pipeline(tensor, augment)), x)
+
+
+def fetch_together(examples: Sequence[Examples], index: Tensor, counts: Tensor) -> tuple[Inputs, Tensor]:
     """What each has at its positions, so many of the index for each, one after the other.
 
     Views on the same base are fetched in one go.
@@ -262,7 +299,7 @@ def fetch_together(examples: Sequence[Examples], index: Tensor, counts: Tensor) 
         return views[0].base.fetch(torch.cat([view.index for view in views])[index + shift])
     parts = zip(examples, torch.split(index, counts.tolist()), strict=True)
     fetched = [part.fetch(positions) for part, positions in parts]
-    return torch.cat([x for x, _ in fetched]), torch.cat([y for _, y in fetched])
+    return join([x for x, _ in fetched], torch.cat), torch.cat([y for _, y in fetched])
 
 
 def labels(examples: Examples, index: Tensor | None = None) -> Tensor:
@@ -281,7 +318,9 @@ def settle(data: FederatedData, device: torch.device) -> FederatedData:
         return data
     mover = _Mover(device, spare(device))
     validation = None if data.validation is None else mover.move(data.validation)
-    return replace(data, clients=mover.move(data.clients), test=mover.move(data.test), validation=validation)
+    own_tests = None if data.own_tests is None else mover.move(data.own_tests)
+    clients, test = mover.move(data.clients), mover.move(data.test)
+    return replace(data, clients=clients, test=test, validation=validation, own_tests=own_tests)
 
 
 class _Mover:

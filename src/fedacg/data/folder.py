@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fedacg.data.examples import Dataset, Owners, TensorExamples
-from fedacg.data.own import classes_and_shape, pair_examples
+from fedacg.data.forms import pair_examples
+from fedacg.data.own import classes_and_shape
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.errors import InputError
 

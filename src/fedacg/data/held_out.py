@@ -4,7 +4,7 @@ What is held out follows from the seed and, where every client gives some, from 
 the same wherever and whenever a client is made.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedacg.config.sections import DataSettings
 from fedacg.core.randomness import numpy_generator
-from fedacg.data.examples import Clients, Examples, FederatedData, SpanExamples, ViewExamples, labels
+from fedacg.data.examples import Clients, Examples, FederatedData, SpanExamples, ViewExamples
+from fedacg.data.rearranged import JoinedExamples
 from fedacg.errors import SettingError
 
 
@@ -38,10 +39,6 @@ class RemainingClients:
         whole = self.base.size(client)
         return whole - _count(whole, self.fraction)
 
-    def moved(self, move: Callable[[Clients], Clients]) -> "RemainingClients":
-        """The same on another device."""
-        return replace(self, base=move(self.base))
-
     def held(self, client: int) -> NDArray[np.int64]:
         """The positions among a client's examples that are held out."""
         whole = self.base.size(client)
@@ -64,45 +61,6 @@ class ChosenClients:
 
     def size(self, client: int) -> int:
         return self.base.size(int(self.chosen[client]))
-
-    def moved(self, move: Callable[[Clients], Clients]) -> "ChosenClients":
-        """The same on another device."""
-        return replace(self, base=move(self.base))
-
-
-@dataclass(frozen=True)
-class JoinedExamples:
-    """The examples of several, one after the other."""
-
-    parts: Sequence[Examples]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        order, pieces = self._pieces(index)
-        fetched = [part.fetch(places) for part, places in pieces]
-        x, y = torch.cat([x for x, _ in fetched]), torch.cat([y for _, y in fetched])
-        return x[order], y[order]
-
-    def labels(self, index: Tensor) -> Tensor:
-        order, pieces = self._pieces(index)
-        return torch.cat([labels(part, places) for part, places in pieces])[order]
-
-    def moved(self, move: Callable[[Examples], Examples]) -> "JoinedExamples":
-        """The same on another device."""
-        return JoinedExamples([move(part) for part in self.parts])
-
-    def _pieces(self, index: Tensor) -> tuple[Tensor, list[tuple[Examples, Tensor]]]:
-        """What to take of which part, and how that is put back into the order of the index."""
-        ends = torch.tensor([len(part) for part in self.parts]).cumsum(0)
-        owner = torch.searchsorted(ends, index, right=True)
-        taken = owner.argsort(stable=True)
-        found = []
-        for number in sorted(set(owner.tolist())):
-            part = self.parts[number]
-            found.append((part, index[owner == number] - (ends[number] - len(part))))
-        return taken.argsort(), found
 
 
 def select(examples: Examples, index: Tensor) -> Examples:
@@ -137,7 +95,14 @@ def hold_out(data: FederatedData, settings: DataSettings, seed: int) -> Federate
         drawn = _drawn(count, fraction, seed, "there are too few clients")
         rest = np.setdiff1d(np.arange(count), drawn, assume_unique=True)
         held = _join([data.clients[client] for client in drawn.tolist()])
-        return replace(data, clients=ChosenClients(data.clients, torch.from_numpy(rest)), validation=held)
+        left = torch.from_numpy(rest)
+        return replace(
+            data,
+            clients=ChosenClients(data.clients, left),
+            validation=held,
+            names=tuple(data.names[client] for client in rest) if data.names else (),
+            own_tests=ChosenClients(data.own_tests, left) if data.own_tests else None,
+        )
     remaining = RemainingClients(data.clients, fraction, seed)
     parts = [
         select(data.clients[client], torch.from_numpy(places))

@@ -4,65 +4,42 @@ Everything is checked here, once, and errors name the part that does not fit; fr
 other. Data in files live in folder.py.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedacg.core import plugins
 from fedacg.data.examples import (
+    Clients,
     Dataset,
     Examples,
     FederatedData,
     ListedClients,
     Owners,
     Pipeline,
+    SeveralExamples,
     TensorExamples,
     ViewExamples,
     labels,
 )
+from fedacg.data.forms import Array, Client, LazyClients, Pair, check_like, kind_of, nothing_like, to_examples
 from fedacg.data.pipelines import PlainPipeline
+from fedacg.data.rearranged import JoinedExamples
 from fedacg.errors import InputError
 
-Array = Tensor | NDArray[Any]
-Pair = tuple[Array, Array]
 Part = tuple[str, Examples]
 """Examples, and what errors call them."""
 
 
-class MapStyle(Protocol):
-    """A data set in PyTorch's map style: (x, y) by position."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> tuple[Any, Any]: ...
-
-
-class MappedExamples:
-    """The examples of one client in a map-style data set, by their positions in it."""
-
-    def __init__(self, dataset: MapStyle, indices: ArrayLike | Tensor) -> None:
-        self.dataset = dataset
-        self.indices = torch.as_tensor(np.asarray(indices, dtype=np.int64))
-        if self.indices.ndim != 1:
-            raise InputError(f"indices: must be one row of positions, not {tuple(self.indices.shape)}")
-        for position in self.indices[(self.indices < 0) | (self.indices >= len(dataset))].tolist():
-            raise InputError(f"indices: {position} is not a position in a data set of {len(dataset)} examples")
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        pairs = [self.dataset[position] for position in self.indices[index].tolist()]
-        return _tensor([x for x, _ in pairs], "dataset: x"), _labels([y for _, y in pairs], "dataset: y")
-
-
 def from_pairs(
-    clients: Sequence[Pair | Examples],
-    test: Pair | Examples,
+    clients: Sequence[Client] | Mapping[Any, Client] | LazyClients,
+    test: Client | Mapping[Any, Client] | None = None,
     *,
     name: str = "own",
     classes: int | None = None,
@@ -70,20 +47,94 @@ def from_pairs(
 ) -> FederatedData:
     """A federation of the given clients, each a pair of arrays or something that satisfies `Examples`.
 
-    Integer labels are classes, counted over all clients and the test set unless `classes` says how
-    many there are (which spares a pass over data that are not in memory). Floating-point labels are
-    kept as they are, for a loss of the user's own, and `classes` is then 0.
+    A dictionary gives clients their names. Anything else with a length, but for a list or tuple, is loaded client
+    by client when it is needed. `test` may be a dictionary as well, with the test examples of each client that has
+    some; the test set is then all of them. Integer labels are classes, counted over all clients and the test set
+    unless `classes` says how many there are (which spares a pass over data that are not in memory). Floating-point
+    labels are kept as they are, for a loss of the user's own, and `classes` is then 0.
     """
-    if not hasattr(clients, "__len__"):
+    names: tuple[str, ...] = ()
+    lazy: LazyClients | None = None
+    listed: Sequence[Client] = ()
+    if isinstance(clients, Mapping):
+        names, listed = tuple(map(str, clients)), list(clients.values())
+    elif isinstance(clients, list | tuple):
+        listed = clients
+    elif not hasattr(clients, "__len__"):
         raise InputError(f"clients: is a {type(clients).__name__}; must be a list or another sequence of clients")
+    else:
+        lazy = _lazy(clients)
+        names = lazy.names
     if len(clients) == 0:
         raise InputError("clients: must have at least one client")
-    listed = [_examples(client, f"clients[{i}]") for i, client in enumerate(clients)]
-    named = [(f"clients[{i}]", examples) for i, examples in enumerate(listed)]
-    named.append(("test", _examples(test, "test")))
-    shape = _common_shape(named)
-    counted = _count_classes(named, classes)
-    return FederatedData(name, ListedClients(listed), named[-1][1], pipeline or PlainPipeline(), counted, shape)
+    if len(set(names)) < len(names):
+        twice = next(each for each in names if names.count(each) > 1)
+        raise InputError(f"clients: two are called {twice!r}")
+    places = [f"clients[{each!r}]" for each in names] or [f"clients[{i}]" for i in range(len(clients))]
+    found: Clients = lazy or ListedClients(
+        [to_examples(client, place) for client, place in zip(listed, places, strict=True)]
+    )
+    # Of lazy clients none is held here: the first goes when the next is loaded.
+    tests, own_tests = _tests(test, places, lazy, found)
+    like = kind_of(found[0])
+    if lazy is None:
+        parts = [(place, found[i]) for i, place in enumerate(places)] + tests
+        for place, examples in parts[1:]:
+            check_like(examples, place, like, places[0])
+        counted = _count_classes(parts, classes)
+    else:
+        lazy.like = like
+        for place, examples in tests:
+            check_like(examples, place, like, places[0])
+        looked_at = range(len(lazy) if classes is None else 1)
+        counted = _count_classes(chain(((places[i], lazy[i]) for i in looked_at), tests), classes)
+        lazy.classes = counted
+    joined = tests[0][1] if len(tests) == 1 else JoinedExamples([examples for _, examples in tests])
+    whole = joined if tests else nothing_like(found[0])
+    return FederatedData(
+        name, found, whole, pipeline or PlainPipeline(), counted, like.shape, names=names, own_tests=own_tests
+    )
+
+
+def _lazy(clients: Any) -> LazyClients:
+    """A sequence of the user's own as clients that are loaded on demand."""
+    if isinstance(clients, LazyClients):
+        return copy(clients)
+    if isinstance(clients, Tensor | np.ndarray) or not hasattr(clients, "__getitem__"):
+        raise InputError(f"clients: is a {type(clients).__name__}; must be a list or another sequence of clients")
+    if hasattr(clients, "iloc") or hasattr(clients, "column_names"):
+        raise InputError(
+            f"clients: is a {type(clients).__name__}; say whose each row is: "
+            "fedacg.data.by_client(…, client=…, inputs=…, label=…)"
+        )
+    sizes = [clients.size(i) for i in range(len(clients))] if callable(getattr(clients, "size", None)) else None
+    return LazyClients(len(clients), clients.__getitem__, sizes)
+
+
+def _tests(
+    test: Any, places: list[str], lazy: LazyClients | None, clients: Clients
+) -> tuple[list[Part], Clients | None]:
+    """The test sets, and each client's own where it is known whose they are."""
+    if isinstance(test, Mapping):
+        nothing = nothing_like(clients[0])
+        own = [nothing] * len(places)
+        for key, given in test.items():
+            place = f"clients[{key!r}]"
+            if place not in places and f"clients[{str(key)!r}]" not in places:
+                raise InputError(
+                    f"test: {key!r} is not one of the clients, whose names or numbers its keys must be"
+                )
+            number = places.index(place if place in places else f"clients[{str(key)!r}]")
+            own[number] = to_examples(given, f"test[{key!r}]")
+        if not test:
+            raise InputError("test: is an empty dictionary; leave it out to train without a test set")
+        return [
+            (f"test of {places[i]}", each) for i, each in enumerate(own) if each is not nothing
+        ], ListedClients(own)
+    tests = [] if test is None else [("test", to_examples(test, "test"))]
+    if lazy is None or lazy.load_test is None:
+        return tests, None
+    return tests, LazyClients(len(lazy), lazy.load_test, names=lazy.names or None)
 
 
 def dataset(
@@ -102,7 +153,7 @@ def dataset(
     `test_clients` says so for the test examples. Without it they are nobody's, and any choice of clients is tested
     on all of them. Labels are classes, counted unless `classes` says how many there are.
     """
-    parts = [("train", _examples(train, "train")), ("test", _examples(test, "test"))]
+    parts = [("train", to_examples(train, "train")), ("test", to_examples(test, "test"))]
     counted, shape = classes_and_shape(parts, classes)
     (_, trains), (_, tests) = parts
     owners = None
@@ -149,34 +200,6 @@ def classes_and_shape(parts: list[Part], classes: int | None = None) -> tuple[in
     return _count_classes(parts, classes), _common_shape(parts)
 
 
-def pair_examples(given: Sequence[object], place: str) -> TensorExamples:
-    """A pair (x, y) of arrays as examples."""
-    if len(given) != 2:
-        raise InputError(f"{place}: must be a pair (x, y), not {len(given)} things")
-    x, y = _tensor(given[0], f"{place}: x"), _labels(given[1], f"{place}: y")
-    if x.ndim == 0 or y.ndim == 0:
-        raise InputError(f"{place}: x and y must have a first dimension that counts the examples")
-    if len(x) != len(y):
-        raise InputError(f"{place}: x has {len(x)} examples and y has {len(y)}; they must be as many")
-    if len(y) == 0:
-        raise _empty(place)
-    return TensorExamples(x, y)
-
-
-def _examples(given: Pair | Examples, place: str) -> Examples:
-    if isinstance(given, tuple | list):
-        return pair_examples(given, place)
-    if not (hasattr(given, "fetch") and hasattr(given, "__len__")):
-        raise InputError(f"{place}: must be a pair (x, y) or have __len__ and fetch, not {type(given).__name__}")
-    if len(given) == 0:
-        raise _empty(place)
-    return given
-
-
-def _empty(place: str) -> InputError:
-    return InputError(f"{place}: must have at least one example")
-
-
 def _no_classes(place: str) -> InputError:
     return InputError(f"{place}: y must be whole numbers, as classes are; it is floating point")
 
@@ -200,45 +223,20 @@ def _sorted(examples: Examples, owner: NDArray[Any], names: NDArray[Any]) -> tup
     return ViewExamples(examples, torch.from_numpy(order)), torch.from_numpy(np.concatenate([[0], ends]))
 
 
-def _tensor(given: object, place: str) -> Tensor:
-    try:
-        if isinstance(given, np.ndarray):
-            return torch.from_numpy(np.require(given, requirements=["W"]))
-        if isinstance(given, list) and given and isinstance(given[0], Tensor | np.ndarray):
-            return torch.stack([_tensor(item, place) for item in given])
-        return torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{place}: cannot be made a tensor ({error}); give tensors or NumPy arrays") from None
-
-
-def _labels(given: object, place: str) -> Tensor:
-    y = _tensor(given, place)
-    if y.is_complex():
-        raise InputError(f"{place}: must be integers (classes) or floats, not {y.dtype}")
-    return y if y.is_floating_point() else y.long()
-
-
 def _common_shape(named: list[Part]) -> tuple[int, ...]:
     (first, examples), *rest = named
-    expected = _input_type(examples)
-    for place, examples in rest:
-        if (found := _input_type(examples)) != expected:
-            raise InputError(
-                f"{place}: x holds {found[1]} of shape {found[0]}, {first} {expected[1]} of {expected[0]}"
-            )
-    return expected[0]
+    like = kind_of(examples)
+    for place, other in rest:
+        check_like(other, place, like, first)
+    return like.shape
 
 
-def _input_type(examples: Examples) -> tuple[tuple[int, ...], torch.dtype]:
-    x, _ = examples.fetch(torch.zeros(1, dtype=torch.int64))
-    return tuple(x.shape[1:]), x.dtype
-
-
-def _count_classes(named: list[Part], classes: int | None) -> int:
+def _count_classes(named: Iterable[Part], classes: int | None) -> int:
     if classes is not None and classes < 1:
         raise InputError(f"classes = {classes}: must be at least 1")
     # With the number given, only what is in memory is checked against it.
-    read = named if classes is None else [part for part in named if isinstance(part[1], TensorExamples)]
+    stored = (TensorExamples, SeveralExamples)
+    read = (part for part in named if classes is None or isinstance(part[1], stored))
     spans = [(place, _label_span(examples)) for place, examples in read]
     for place, span in spans:
         if span is None and (classes is not None or any(other is not None for _, other in spans)):

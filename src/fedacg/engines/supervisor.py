@@ -13,9 +13,11 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from fedacg.core.messages import Kind
 from fedacg.engines.orders import Evaluate, Evaluated, Fact, Failed, Order, Outcome, Prepare, Train
 from fedacg.engines.shared_memory import Segment, room
 from fedacg.errors import RunError
+from fedacg.simulation.clients import FIGURES
 from fedacg.simulation.engine import Held, Job, See, Task, chunks
 from fedacg.simulation.scoring import Evaluation, total
 
@@ -181,7 +183,8 @@ def _describe(order: Order | None) -> str:
         return f"evaluating {order.part} examples {order.first} to {order.last - 1}"
     if isinstance(order, Train):
         round, clients = order.tasks[0].round.number, ", ".join(str(task.client) for task in order.tasks)
-        return f"training client{'s' if len(order.tasks) > 1 else ''} {clients} in round {round}"
+        work = "measuring" if order.tasks[0].measure else "training"
+        return f"{work} client{'s' if len(order.tasks) > 1 else ''} {clients} in round {round}"
     return "taking on the job"
 
 
@@ -258,7 +261,8 @@ def message_rooms(job: Job) -> tuple[int, int]:
     """Bytes that a broadcast may take, and that a group's messages may: what clients kept, send and keep."""
     traffic = job.traffic
     memory = room(job.group, traffic.kept)
-    upload = max(room(job.group, traffic.up), room(job.group, traffic.first))
+    figures = {"figures": Kind((FIGURES,), torch.float64)}
+    upload = max(room(job.group, kinds) for kinds in (traffic.up, traffic.first, figures))
     return room(1, traffic.down), memory + upload + memory
 
 

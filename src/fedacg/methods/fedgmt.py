@@ -38,7 +38,7 @@ class Trajectory(Loss):
 
     def __call__(self, forward: Forward) -> Tensor:
         with torch.no_grad():
-            teacher = log_softmax(self._teacher(forward.x) / self.temperature, dim=1)
+            teacher = log_softmax(forward.outputs_of(self._teacher) / self.temperature, dim=1)
         student = log_softmax(forward.logits / self.temperature, dim=1)
         return self.gamma * kl_div(student, teacher, reduction="batchmean", log_target=True)
 

@@ -27,7 +27,7 @@ class NotTrueDistillation(Loss):
 
     def __call__(self, forward: Forward) -> Tensor:
         with torch.no_grad():
-            teacher = self._log_not_true(self._teacher(forward.x), forward.y)
+            teacher = self._log_not_true(forward.outputs_of(self._teacher), forward.y)
         student = self._log_not_true(forward.logits, forward.y)
         distilled = kl_div(student, teacher, reduction="batchmean", log_target=True)
         return (1 - self.beta) * cross_entropy(forward.logits, forward.y) + self.beta * distilled

@@ -41,7 +41,7 @@ class ProximalAscent(LocalStep):
     def proximal(self, forward: Forward) -> Tensor:
         """P(w)"""
         with torch.no_grad():
-            teacher = log_softmax(self._teacher(forward.x), dim=1)
+            teacher = log_softmax(forward.outputs_of(self._teacher), dim=1)
         student = log_softmax(forward.logits, dim=1)
         return kl_div(student, teacher, reduction="batchmean", log_target=True)
 

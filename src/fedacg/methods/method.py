@@ -12,6 +12,7 @@ NEEDS = {
     "full participation": "every client in every round: cohort.fraction = 1, nobody absent and nobody dropped",
     "uniform weights": "cohort.weights = 'uniform'",
     "single updates": "a server that sees the update of each client",
+    "one place": "the data of all clients in one place, which only a simulation has",
 }
 """What a method may ask of a federation; it is checked before anything runs."""
 

@@ -39,8 +39,8 @@ class Contrastive(Loss):
             self._previous = assignment.copies.load("previous", assignment.kept["w"], assignment.kept["buffers"])
 
     def __call__(self, forward: Forward) -> Tensor:
-        z_g = _features(self._global, forward.x)
-        z_p = z_g if self._previous is None else _features(self._previous, forward.x)
+        z_g = _features(self._global, forward.only)
+        z_p = z_g if self._previous is None else _features(self._previous, forward.only)
         s_g, s_p = (cosine_similarity(forward.features, z) for z in (z_g, z_p))
         return self.mu * softplus((s_p - s_g) / self.temperature).mean()
 

@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedacg.core.inputs import Inputs, call
 from fedacg.core.messages import Message
 from fedacg.methods.visit import Assignment, Departure
 from fedacg.models.staged import StagedModel
@@ -24,26 +25,36 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 class Forward:
     """One batch on its way through the model; what several losses need is computed once."""
 
-    def __init__(self, module: nn.Module, x: Tensor, y: Tensor) -> None:
+    def __init__(self, module: nn.Module, x: Inputs, y: Tensor) -> None:
         self.module, self.x, self.y = module, x, y
+
+    @property
+    def only(self) -> Tensor:
+        """The inputs of a staged model, which takes one tensor."""
+        assert isinstance(self.x, Tensor)
+        return self.x
+
+    def outputs_of(self, module: nn.Module) -> Tensor:
+        """What a network makes of the batch."""
+        output: Tensor = call(module, self.x)
+        return output
 
     @cached_property
     def stage_outputs(self) -> list[Tensor]:
         """What each stage of a staged model puts out."""
         assert isinstance(self.module, StagedModel)
-        return self.module.stage_outputs(self.x)
+        return self.module.stage_outputs(self.only)
 
     @property
     def features(self) -> Tensor:
         """What the head of a staged model eats."""
-        return self.stage_outputs[-1] if self.stage_outputs else self.x
+        return self.stage_outputs[-1] if self.stage_outputs else self.only
 
     @cached_property
     def logits(self) -> Tensor:
         if isinstance(self.module, StagedModel) and type(self.module).forward is StagedModel.forward:
             return self.module.branch(self.features, len(self.module.stages))
-        output: Tensor = self.module(self.x)
-        return output
+        return self.outputs_of(self.module)
 
 
 class Part(ABC):  # noqa: B024 - each of its methods has a sensible default

@@ -97,6 +97,10 @@ class ServerRule(ABC):
 
     counts_rounds: bool = False
     """Whether what it does depends on how many rounds there are in all, `Round.rounds`."""
+    silent: bool = False
+    """Whether nothing crosses a network, so that no bytes are counted; for baselines."""
+    common: bool = True
+    """Whether there is one model for all; without it the models that clients keep are tested."""
 
     def init(self, theta: Tensor) -> State:
         """The state before the first round."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedacg.core import files
 from fedacg.errors import InputError
-from fedacg.report import curves, labels_picture, page
+from fedacg.report import clients_picture, curves, labels_picture, page
 from fedacg.report.cells import TerminalTable, to_latex, to_markdown
 from fedacg.report.labels import Split, splits_of
 from fedacg.report.runs import Group, find_runs, group_runs, load_run
@@ -39,9 +39,10 @@ def write(
 ) -> Report:
     """Report on the runs in and below `folders` into the folder `out`.
 
-    Writes the table as table.csv, table.md and table.tex, the curves along rounds, bytes and seconds and the split
-    as PNG and PDF, and index.html, each whole or not at all. `targets` are fractions; without them, those that the
-    experiments name are taken. Another room may add a `chapter` to the page, and files to be put `beside` it.
+    Writes the table as table.csv, table.md and table.tex, the curves along rounds, bytes and seconds, the split
+    and the clients' accuracies, if measured, as PNG and PDF, and index.html, each whole or not at all.
+    `targets` are fractions; without them, those that the experiments name are taken. Another room may add a
+    `chapter` to the page, and files to be put `beside` it.
     """
     runs = [load_run(folder) for folder in find_runs(folders)]
     if not any(run.history for run in runs):
@@ -66,6 +67,8 @@ def _pictures(material: Material, splits: Sequence[Split]) -> dict[str, bytes]:
     for place, split in enumerate(splits, start=1):
         name = "split" if len(splits) == 1 else f"split-{place}"
         figures[name] = labels_picture.draw(split.held, split.figures, split.title)
+    if measured := clients_picture.gather(material.groups, material.curves):
+        figures["clients"] = clients_picture.draw(measured)
     kinds = ("png", "pdf")
     return {f"{name}.{kind}": curves.render(each, kind) for name, each in figures.items() for kind in kinds}
 

@@ -1,37 +1,60 @@
-"""`fedacg.run`: an experiment, or a federation of your own model and data, in one call."""
+"""`fedacg.run`: an experiment, or a federation of your own model and data, in one call; and `fedacg.load`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
 from typing import Any, Unpack
 
+from rich.console import Console
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from fedacg import methods
 from fedacg.config.experiment import Experiment, parse
 from fedacg.config.names import GIVEN
 from fedacg.config.parameters import NAMES, Parameters, to_tree
-from fedacg.core.files import parse_folder
+from fedacg.config.recipe import Tree, read_toml
+from fedacg.core import plugins
+from fedacg.core.files import is_file, parse_folder, read_text
 from fedacg.core.vector import trainable
-from fedacg.data.examples import Examples
-from fedacg.data.own import Pair, from_pairs
+from fedacg.data.examples import FederatedData
+from fedacg.data.forms import Client, LazyClients
+from fedacg.data.own import from_pairs
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.parts import LossFunction
 from fedacg.runs.build import Ingredients, prepare, sampling, set_aside
 from fedacg.runs.callbacks import Callback, OnRound, check_callbacks
-from fedacg.runs.runner import Result, play
+from fedacg.runs.folder import (
+    CLIENT_TABLE,
+    EXPERIMENT,
+    METRICS,
+    check_description,
+    is_run,
+    load_moment,
+    read_marker,
+    read_summary,
+)
+from fedacg.runs.history import read_metrics
+from fedacg.runs.model_file import load_model
+from fedacg.runs.progress import make_progress
+from fedacg.runs.runner import Result, play, summarise
+from fedacg.runs.session import Session
+from fedacg.simulation.clients import from_csv
 from fedacg.simulation.metrics import RoundMetrics
 from fedacg.simulation.sampling import Sampler
 from fedacg.simulation.scoring import Metric
+
+Clients = Sequence[Client] | Mapping[Any, Client] | LazyClients
 
 
 def run(
     experiment: Experiment | None = None,
     *,
     model: nn.Module | None = None,
-    clients: Sequence[Pair | Examples] | None = None,
-    test: Pair | Examples | None = None,
+    clients: Clients | None = None,
+    test: Client | Mapping[Any, Client] | None = None,
+    classes: int | None = None,
     loss: LossFunction | None = None,
     channels_last: bool | None = None,
     cohorts: Sequence[Sequence[int]] | None = None,
@@ -42,6 +65,7 @@ def run(
     metrics: Mapping[str, Metric] | None = None,
     callbacks: Sequence[Callback | type[Callback] | str | Mapping[str, Any]] | None = None,
     on_round: Callable[[RoundMetrics], None] | None = None,
+    progress: bool = False,
     **settings: Unpack[Parameters],
 ) -> Result:
     """Train a model over clients whose data stay apart, and return what came of it.
@@ -55,9 +79,13 @@ def run(
         experiment: A description, as `fedacg.recipe` gives it.
         model: Any module that maps a batch of inputs to outputs. It is copied, not changed; its dtype is the
             dtype of the whole run, so a `.double()` model trains in float64.
-        clients: For each client a pair `(x, y)` of tensors or arrays, or any object with `__len__` and
-            `fetch(index)`, such as `fedacg.data.MappedExamples(dataset, indices)`.
-        test: What the model is evaluated on, likewise.
+        clients: For each client a pair `(x, y)` of tensors or arrays, a torch `Dataset` or `Subset` of such pairs,
+            or any object with `__len__` and `fetch(index)`. A dictionary gives clients names. For tables there are
+            `fedacg.data.by_client` and `columns`, for clients that are loaded on demand `LazyClients`. An x may be
+            a tuple or a dictionary of arrays, for a model that takes several.
+        test: What the model is evaluated on, likewise; a dictionary has the clients' own test data, and without it
+            there is no evaluation.
+        classes: How many there are; counted from all labels unless given.
         loss: `loss(outputs, labels)` in place of cross-entropy.
         channels_last: Memory layout of convolutions, which is the key `model.layout`; by default the model's own
             wish, if it has one.
@@ -73,6 +101,7 @@ def run(
             `fedacg.TimeLimit(3600)`, `fedacg.BestCheckpoint()`, or classes of one's own that derive from
             `fedacg.Callback`.
         on_round: A function that is called with every round's metrics; the shortest of callbacks.
+        progress: Show a live bar, at a terminal or in a notebook; elsewhere a line now and then.
         **settings: The keys of an experiment file: `rounds=50`; a table, `local={"lr": 0.05, "epochs": 2}`; or a
             key by its short name, `lr=0.05, local_epochs=2`. They, their defaults and the short names are listed
             in docs/bring-your-own.md. Without `engine`, processes do the work if there are `workers`, else this
@@ -85,21 +114,13 @@ def run(
         InputError: Something that was given does not fit.
         RunError: The run diverged, or its workers kept dying.
     """
-    for name, flag in (("resume", resume), ("overwrite", overwrite)):
-        if not isinstance(flag, bool):
-            raise InputError(f"{name}: is a {type(flag).__name__}; must be True or False")
+    check_flags(resume=resume, overwrite=overwrite, progress=progress)
     if resume and out is None:
         raise InputError("resume = True: say which run with out=")
     looking = check_callbacks(callbacks or [])
-    if experiment is None:
-        experiment, ingredients = _own(model, clients, test, channels_last, settings)
-    else:
-        own = {"model": model, "clients": clients, "test": test, "channels_last": channels_last, **settings}
-        if given := [name for name, value in own.items() if value is not None]:
-            raise InputError(
-                f"{given[0]}: an experiment is given; say it there, as in fedacg.recipe(…, rounds=50)"
-            )
-        ingredients = prepare(experiment)
+    subject = Subject.of(experiment, model, clients, test, classes, loss, channels_last, settings)
+    experiment = subject.parse(subject.tree)
+    ingredients = subject.ingredients(experiment)
     if sampler is not None:
         if not callable(sampler):
             raise InputError(f"sampler = {sampler!r}: must be a function of a Draw, see docs/bring-your-own.md")
@@ -107,11 +128,9 @@ def run(
             raise InputError("sampler: cohorts are given as well; leave one of them out")
         cohort = experiment.cohort.model_copy(update={"draw": GIVEN})
         experiment = experiment.model_copy(update={"cohort": cohort})
-    if loss is not None:
-        if not callable(loss):
-            raise InputError(f"loss: is a {type(loss).__name__}; must be a function of outputs and labels")
-        ingredients = replace(ingredients, method=ingredients.method.with_loss(loss))
     if cohorts is not None:
+        if "one place" in ingredients.method.needs:
+            raise InputError("cohorts: have no effect, as this method has all data in one place")
         cohorts = _cohorts(cohorts, experiment.rounds, len(ingredients.data.clients))
     return play(
         experiment,
@@ -121,51 +140,130 @@ def run(
         overwrite=overwrite,
         cohorts=cohorts,
         sampler=sampler,
-        callbacks=[*looking, *([OnRound(on_round)] if on_round else [])],
+        callbacks=[*looking, *make_progress(Console(), not progress), *([OnRound(on_round)] if on_round else [])],
         metrics=metrics,
     )
 
 
-def _own(
-    model: nn.Module | None,
-    clients: Sequence[Pair | Examples] | None,
-    test: Pair | Examples | None,
-    channels_last: bool | None,
-    settings: Mapping[str, Any],
-) -> tuple[Experiment, Ingredients]:
-    """The description of a user's own model and data with these settings, and what it is of."""
-    if model is None or clients is None or test is None:
-        missing = next(n for n, v in (("model", model), ("clients", clients), ("test", test)) if v is None)
-        raise InputError(f"{missing}: is needed, with model=, clients= and test=, where no experiment is given")
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model: is a {type(model).__name__}; must be a torch.nn.Module")
-    tree, spell = to_tree(settings, NAMES)
-    federated = from_pairs(clients, test)
-    given = len(federated.clients)
-    described = tree.setdefault("model", {})
-    if channels_last is not None:
-        if not isinstance(channels_last, bool):
-            raise InputError(f"channels_last: is a {type(channels_last).__name__}; must be True or False")
-        if "layout" in described:
-            raise InputError("channels_last: is given as layout as well; leave one of them out")
-        described["layout"] = "channels-last" if channels_last else "default"
-    described["name"] = f"{GIVEN}:{type(model).__name__}"
-    tree["data"] = {**tree.get("data", {}), "name": GIVEN, "clients": given, "split": "natural"}
-    engine = tree.setdefault("engine", {})
-    alone = engine.get("workers") is None or (isinstance(engine["workers"], int) and engine["workers"] == 0)
-    engine.setdefault("name", "serial" if alone else "processes")
-    experiment = parse(Experiment, {"name": GIVEN, **tree}, spell)
-    try:
-        federated = set_aside(experiment, federated)
-        sampling(experiment, len(federated.clients))
-    except SettingError as error:
-        raise error.under(spell(error.key)) from None
-    if any(p.device.type != "cpu" for p in trainable(model)):
-        raise InputError("model: its parameters are not on the CPU; hand it over there and say device=")
-    method = methods.build(experiment.method.name, experiment.method.options)
-    layout = experiment.model.layout
-    wish = bool(getattr(model, "channels_last", False)) if layout == "auto" else layout == "channels-last"
-    return experiment, Ingredients(model, wish, federated, method)
+def check_flags(**flags: object) -> None:
+    """Refuse what is neither True nor False."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise InputError(f"{name}: is a {type(flag).__name__}; must be True or False")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is run, with one method or several: an experiment by name, or a model and data of the user's own."""
+
+    tree: Tree
+    spell: Callable[[str], str]
+    loss: LossFunction | None
+    own: tuple[nn.Module, FederatedData] | None
+    """None where data and model have names."""
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment | None,
+        model: nn.Module | None,
+        clients: Clients | None,
+        test: Client | Mapping[Any, Client] | None,
+        classes: int | None,
+        loss: LossFunction | None,
+        channels_last: bool | None,
+        settings: Mapping[str, Any],
+    ) -> "Subject":
+        """From the arguments of `fedacg.run`."""
+        if loss is not None and not callable(loss):
+            raise InputError(f"loss: is a {type(loss).__name__}; must be a function of outputs and labels")
+        if experiment is not None:
+            beside = {"test": test, "classes": classes, "channels_last": channels_last}
+            own = {"model": model, "clients": clients, **beside, **settings}
+            if given := [name for name, value in own.items() if value is not None]:
+                raise InputError(
+                    f"{given[0]}: an experiment is given; say it there, as in fedacg.recipe(…, rounds=50)"
+                )
+            return cls(experiment.model_dump(), str, loss, None)
+        if model is None or clients is None:
+            missing = "model" if model is None else "clients"
+            raise InputError(f"{missing}: is needed, with model= and clients=, where no experiment is given")
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model: is a {type(model).__name__}; must be a torch.nn.Module")
+        tree, spell = to_tree(settings, NAMES)
+        federated = from_pairs(clients, test, classes=classes)
+        described = tree.setdefault("model", {})
+        if channels_last is not None:
+            if not isinstance(channels_last, bool):
+                raise InputError(f"channels_last: is a {type(channels_last).__name__}; must be True or False")
+            if "layout" in described:
+                raise InputError("channels_last: is given as layout as well; leave one of them out")
+            described["layout"] = "channels-last" if channels_last else "default"
+        described["name"] = f"{GIVEN}:{type(model).__name__}"
+        count = len(federated.clients)
+        tree["data"] = {**tree.get("data", {}), "name": GIVEN, "clients": count, "split": "natural"}
+        engine = tree.setdefault("engine", {})
+        alone = engine.get("workers") is None or (isinstance(engine["workers"], int) and engine["workers"] == 0)
+        engine.setdefault("name", "serial" if alone else "processes")
+        return cls({"name": GIVEN, **tree}, spell, loss, (model, federated))
+
+    def parse(self, tree: Tree) -> Experiment:
+        """The experiment that a tree describes, which may be this one's with other settings."""
+        experiment = parse(Experiment, tree, self.spell)
+        if self.loss is not None:
+            methods.build(experiment.method.name, experiment.method.options).with_loss(self.loss)
+        if self.own is None:
+            return experiment
+        try:
+            sampling(experiment, len(self.own[1].clients))
+        except SettingError as error:
+            raise error.under(self.spell(error.key)) from None
+        return experiment
+
+    def ingredients(self, experiment: Experiment, session: Session | None = None) -> Ingredients:
+        """What an experiment is of; a session may have the data of the last one still."""
+        found = (
+            (session.prepare if session else prepare)(experiment) if self.own is None else self._own(experiment)
+        )
+        return found if self.loss is None else replace(found, method=found.method.with_loss(self.loss))
+
+    def _own(self, experiment: Experiment) -> Ingredients:
+        assert self.own is not None
+        model, federated = self.own
+        if any(p.device.type != "cpu" for p in trainable(model)):
+            raise InputError("model: its parameters are not on the CPU; hand it over there and say device=")
+        method = methods.build(experiment.method.name, experiment.method.options)
+        layout = experiment.model.layout
+        wish = bool(getattr(model, "channels_last", False)) if layout == "auto" else layout == "channels-last"
+        try:
+            federated = set_aside(experiment, federated)
+        except SettingError as error:
+            raise error.under(self.spell(error.key)) from None
+        return Ingredients(model, wish, federated, method)
+
+
+def load(folder: Path | str, *, model: nn.Module | None = None, trust: bool = False) -> Result:
+    """What a run folder holds, finished or not: `history`, `model`, `experiment`, `summary`, `vector`, `clients`.
+
+    A network that was given from Python must be given again, as `model`; it is copied. One that the run names as
+    code of somebody's own, `module:function`, is imported only with `trust`.
+    """
+    folder = Path(folder)
+    if not is_run(folder):
+        raise InputError(f"{folder}: holds no run")
+    marker = read_marker(folder)
+    sealed = marker is not None and not marker.older
+    check_description(folder, marker)
+    with plugins.reading(folder, trust=trust, allow="call load(..., trust=True)"):
+        experiment = Experiment.parse(read_toml(folder / EXPERIMENT))
+    network = load_model(folder, model=model, trust=trust)
+    vector = parameters_to_vector(trainable(network)).detach()
+    moment = load_moment(folder)
+    history, _ = read_metrics(folder / METRICS, sealed=sealed, last=moment.round)
+    summary = read_summary(folder, sealed=sealed) or summarise(experiment, history, vector)
+    table = folder / CLIENT_TABLE
+    figures = tuple(from_csv(read_text(table))) if is_file(table) else ()
+    return Result(network, history, vector, summary, folder, experiment, figures)
 
 
 def _cohorts(cohorts: Sequence[Sequence[int]], rounds: int, clients: int) -> list[list[int]]:

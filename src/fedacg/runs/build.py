@@ -14,22 +14,24 @@ from torch import nn
 from fedacg import methods, models
 from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
-from fedacg.config.sections import LocalSettings
+from fedacg.config.sections import CohortSettings, FailureSettings, LocalSettings, PopulationSettings
+from fedacg.core.inputs import call, described
 from fedacg.core.messages import kind_bytes
 from fedacg.core.plugins import is_plugin, load
 from fedacg.core.randomness import numpy_generator, stream_seed
 from fedacg.core.vector import FlatModel, clone, trainable
 from fedacg.data.catalogue import federate
-from fedacg.data.examples import FederatedData
+from fedacg.data.examples import FederatedData, feed
 from fedacg.data.held_out import draw, hold_out
 from fedacg.data.own import from_pairs
+from fedacg.data.rearranged import hold_out_tests, pool
 from fedacg.engines import Engine
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
 from fedacg.runs.history import human_bytes
 from fedacg.simulation import fused
-from fedacg.simulation.engine import Job
+from fedacg.simulation.engine import Job, Measured
 from fedacg.simulation.federation import Federation, Memory, ServerState, first_server
 from fedacg.simulation.replies import Probe
 from fedacg.simulation.sampling import Presence, Sampler, Sampling
@@ -55,19 +57,38 @@ def check_numbers(experiment: Experiment, module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def check_labels(module: nn.Module, channels_last: bool, data: FederatedData, method: Method) -> None:
-    """Refuse labels that the model has no output for, where its loss is cross-entropy."""
-    if not data.classes or method.empirical.function is not nn.functional.cross_entropy:
-        return
+def check_fit(module: nn.Module, channels_last: bool, data: FederatedData, method: Method) -> None:
+    """Refuse inputs that the model cannot take, and labels that its outputs cannot be compared with."""
     flat = FlatModel(clone(module), channels_last=channels_last)
+    x, y = data.clients[0].fetch(torch.arange(min(2, data.clients.size(0))))
+    inputs = feed(flat, data.pipeline, x)
     with torch.random.fork_rng(devices=[]):
-        x, _ = data.clients[0].fetch(torch.arange(min(2, data.clients.size(0))))
-        outputs = flat.module.eval()(flat.prepare(data.pipeline(x)))
-    if isinstance(outputs, torch.Tensor) and outputs.dim() == 2 and outputs.shape[1] < data.classes:
-        raise InputError(
-            f"data: has labels up to {data.classes - 1}, and the model puts out {outputs.shape[1]} numbers "
-            f"an example; must be {data.classes} or more"
-        )
+        try:
+            outputs = call(flat.module.eval(), inputs)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise InputError(
+                f"model: {type(module).__name__} cannot take the inputs, {described(inputs)}: {_first_line(error)}"
+            ) from error
+        plain = method.empirical.function is nn.functional.cross_entropy
+        if plain and not isinstance(outputs, torch.Tensor):
+            raise InputError(
+                f"model: puts out a {type(outputs).__name__}; must be a tensor, or say what to do with loss="
+            )
+        if plain and data.classes and outputs.dim() == 2 and outputs.shape[1] < data.classes:
+            raise InputError(
+                f"data: has labels up to {data.classes - 1}, and the model puts out {outputs.shape[1]} numbers "
+                f"an example; must be {data.classes} or more"
+            )
+        try:
+            method.empirical.function(outputs, y)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            found = described(outputs) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+            both = f"{found}, with labels, {described(y)}"
+            raise InputError(f"loss: cannot compare the model's outputs, {both}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")
 
 
 def check_memory(name: str, parameters: int) -> None:
@@ -125,9 +146,11 @@ def load_data(experiment: Experiment) -> FederatedData:
 
 
 def set_aside(experiment: Experiment, federated: FederatedData) -> FederatedData:
-    """The data with what a description holds out for validation, and no more to evaluate than it says."""
+    """The data with what is held out to validate and to test clients on, and no more to evaluate than asked."""
     seed, most = experiment.seed, experiment.evaluate.examples
     held = hold_out(federated, experiment.data, seed)
+    if experiment.evaluate.clients == "held-out":
+        held = hold_out_tests(held, experiment.evaluate.held_out, seed)
     test = draw(held.test, most, numpy_generator(seed, "test examples"))
     if held.validation is None:
         return replace(held, test=test)
@@ -224,13 +247,45 @@ def plan(
 ) -> Plan:
     """Put a description and its ingredients together, or refuse what does not fit."""
     check_numbers(experiment, ingredients.module)
-    check_labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
+    check_fit(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
+    measured = _measured(experiment, ingredients.data)
+    if presence is not None and (measured or ingredients.method.rule.silent):
+        wrong = f"evaluate.clients = {experiment.evaluate.clients!r}" if measured else "method.name"
+        raise InputError(f"{wrong}: is for simulations; the clients of a deployment are not asked for it")
+    if "one place" in ingredients.method.needs:
+        experiment, ingredients, cohorts = *_in_one_place(experiment, ingredients), None
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence, sampler)
     check_needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
     job = make_job(experiment, ingredients, _group(experiment, ingredients, draws.size))
-    return Plan(
-        experiment, job, draws, {**named_metrics(experiment.evaluate.metrics), **check_metrics(metrics or {})}
-    )
+    own = {**named_metrics(experiment.evaluate.metrics), **check_metrics(metrics or {})}
+    return Plan(experiment, replace(job, measured=measured), draws, own)
+
+
+def _measured(experiment: Experiment, data: FederatedData) -> Measured | None:
+    """What single clients are measured on, if they are."""
+    match experiment.evaluate.clients:
+        case "none":
+            return None
+        case "train":
+            return Measured(data.clients, data.clients)
+    if data.own_tests is None:
+        reason = "the data do not say whose the test examples are; choose 'held-out' or 'train'"
+        raise InputError(f"evaluate.clients = 'own': {reason}")
+    return Measured(data.own_tests, data.clients)
+
+
+def _in_one_place(experiment: Experiment, ingredients: Ingredients) -> tuple[Experiment, Ingredients]:
+    """The same with the data of all clients in one place, which takes the steps that a cohort takes on average."""
+    clients, local = ingredients.data.clients, experiment.local
+    steps = [local.steps_for(clients.size(client)) for client in range(len(clients))]
+    cohort = experiment.cohort.count(experiment.population.present or len(clients))
+    changed = {
+        "local": local.model_copy(update={"steps": max(1, round(cohort * sum(steps) / len(steps)))}),
+        "cohort": CohortSettings(size=1),
+        "population": PopulationSettings(),
+        "failures": FailureSettings(),
+    }
+    return experiment.model_copy(update=changed), replace(ingredients, data=pool(ingredients.data))
 
 
 def named_metrics(names: Sequence[str]) -> dict[str, Metric]:

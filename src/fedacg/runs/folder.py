@@ -6,12 +6,14 @@
     checkpoint.safetensors   the server's vectors and the round they belong to
     summary.json             when the run has ended
     model.json               what it takes to build the network again (model_file.py)
+    clients.csv              how single clients fared when they were last measured
     best.safetensors         the model of the best round, where a callback kept it
     clients/                 what clients keep between rounds, for methods that need it (client_states.py)
     recorded/                the local models of rounds that were asked for (recording.py)
 
 The folder is consistent at every instant: kill -9 or a full disk cost the rounds since the last checkpoint.
-Vectors are in the canonical order, and every file has a checksum. Only these names are ever written or removed.
+Vectors are in the canonical order, and every file that a run goes on from has a checksum. Only these names are
+ever written or removed.
 """
 
 import fcntl
@@ -44,11 +46,12 @@ MARKER, EXPERIMENT, METRICS = "run.json", "experiment.toml", "metrics.jsonl"
 CHECKPOINT, SUMMARY, MODEL, LOCK = "checkpoint.safetensors", "summary.json", "model.json", ".lock"
 BEST = "best.safetensors"
 CLIENTS, RECORDED = "clients", "recorded"
+CLIENT_TABLE = "clients.csv"
 
 _FORMAT = "2"
 _FIRST_FORMAT = "1"
 """Without run.json, checksums and the canonical order."""
-_FILES = (MARKER, EXPERIMENT, METRICS, CHECKPOINT, SUMMARY, MODEL, BEST)
+_FILES = (MARKER, EXPERIMENT, METRICS, CHECKPOINT, SUMMARY, MODEL, BEST, CLIENT_TABLE)
 _BEFORE_A_RUN = re.compile(
     rf"\.lock|run\.json|federation\.json|\.DS_Store|\.({'|'.join(map(re.escape, _FILES))}|federation\.json)"
     r"\.[0-9]+\.draft"
@@ -143,7 +146,7 @@ class RunFolder:
         description = experiment.to_toml().encode()
         with _writing(self.path):
             files.remove_drafts(self.path, _FILES, of_living=True)
-            for name in (SUMMARY, BEST, CHECKPOINT, METRICS, MODEL, EXPERIMENT):
+            for name in (SUMMARY, BEST, CHECKPOINT, METRICS, MODEL, CLIENT_TABLE, EXPERIMENT):
                 files.remove(self.path / name)
         with _writing(self.path / MARKER):
             Marker(self._layout.name, _checksum(description), older=False).write(self.path)
@@ -224,6 +227,11 @@ class RunFolder:
             facts = {"format": _FORMAT, "round": str(moment.round)}
             content = vector_files.pack(self._layout.to_canonical(moment.vectors), facts)
             files.write_whole(self.checkpoint_path, content)
+
+    def write_clients(self, table: str) -> None:
+        """Write how single clients fared, in place of the last table."""
+        with _writing(self.path / CLIENT_TABLE):
+            files.write_whole(self.path / CLIENT_TABLE, table.encode())
 
     def save_best(self, moment: ServerState) -> None:
         """Keep the model of a round, beside checkpoints and in place of the one that was kept before."""

@@ -18,7 +18,7 @@ from fedacg.config.names import GIVEN
 from fedacg.config.recipe import read_toml
 from fedacg.config.sections import Section
 from fedacg.core import files, plugins
-from fedacg.core.vector import FlatModel, Layout, sha256, trainable
+from fedacg.core.vector import FlatModel, Layout, clone, sha256, trainable
 from fedacg.errors import DataMissing, InputError, RunError
 from fedacg.models import parameters
 from fedacg.runs.build import Ingredients, prepare
@@ -106,10 +106,17 @@ class ModelFile(Section):
         return module
 
 
-def load_model(folder: Path | str, *, which: Literal["last", "best"] = "last", trust: bool = False) -> nn.Module:
-    """The network of a run folder's last checkpoint, for a model of the catalogue; it needs no data.
+def load_model(
+    folder: Path | str,
+    *,
+    model: nn.Module | None = None,
+    which: Literal["last", "best"] = "last",
+    trust: bool = False,
+) -> nn.Module:
+    """The network of a run folder's last checkpoint; it needs no data.
 
-    With `which="best"`, the one that a `BestCheckpoint` or another callback kept.
+    With `which="best"`, the one that a `BestCheckpoint` or another callback kept. A network that was given from
+    Python must be given again, as `model`, which is copied.
     A network that the run names as code of somebody's own, `module:function`, is imported only with `trust`. Where
     the run has ended, the vector must be the one that its summary has the fingerprint of.
     """
@@ -117,8 +124,9 @@ def load_model(folder: Path | str, *, which: Literal["last", "best"] = "last", t
     with plugins.reading(folder, trust=trust, allow="call load_model(..., trust=True)"):
         moment = load_moment(folder, _kept(folder, which))
         theta = _server_vector(folder, moment, "model" if "model" in moment.vectors else "theta")
-        described = ModelFile.read(folder) or _of_its_data(folder)
-        module = described.build(folder, theta.numel())
+        described = ModelFile.read(folder) or _of_its_data(folder, model)
+        module = described.build(folder, theta.numel()) if model is None else clone(model)
+        _check_size(folder, sum(p.numel() for p in trainable(module)), theta.numel(), given=model is not None)
     flat = FlatModel(module, channels_last=described.channels_last)
     if flat.read_buffers().numel() != _server_vector(folder, moment, "buffers").numel():
         raise InputError(f"{folder}: the checkpoint has other buffers than the network that {FILE} describes")
@@ -147,9 +155,12 @@ def _server_vector(folder: Path, moment: ServerState, name: str) -> Tensor:
     return vector
 
 
-def _of_its_data(folder: Path) -> ModelFile:
+def _of_its_data(folder: Path, model: nn.Module | None) -> ModelFile:
     """What model.json would say of a run that was begun before there was one, which only its data know."""
     experiment = Experiment.parse(read_toml(folder / "experiment.toml"))
+    if model is not None:
+        dtype = str(trainable(model)[0].dtype).removeprefix("torch.")
+        return ModelFile(name=GIVEN, options={}, classes=0, shape=(), dtype=dtype, channels_last=False)
     _check_by_name(folder, experiment.model.name)
     try:
         return ModelFile.of(experiment, prepare(experiment))
@@ -177,9 +188,11 @@ def _check_vector(folder: Path, moment: ServerState, flat: FlatModel) -> None:
 
 def _check_by_name(folder: Path, name: str) -> None:
     if name.partition(":")[0] == GIVEN:
-        raise InputError(f"{folder}: its model was given from Python; use load_moment and your own module")
+        raise InputError(f"{folder}: its model was given from Python; give it again, as model=")
 
 
-def _check_size(folder: Path, found: int, size: int) -> None:
+def _check_size(folder: Path, found: int, size: int, *, given: bool = False) -> None:
+    if found != size and given:
+        raise InputError(f"{folder}: the model that is given has {found} parameters, the checkpoint has {size}")
     if found != size:
         raise InputError(f"{folder}: {FILE} describes a network of {found} parameters, the checkpoint has {size}")

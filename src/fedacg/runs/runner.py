@@ -30,6 +30,7 @@ from fedacg.runs.history import History, Reached
 from fedacg.runs.model_file import ModelFile
 from fedacg.runs.recording import Recorder
 from fedacg.runs.start import bound_to_its_rounds, check_cohorts, check_fit, check_states, warm_start
+from fedacg.simulation.clients import ClientFigures, to_csv
 from fedacg.simulation.federation import Federation, ServerState
 from fedacg.simulation.sampling import Presence, Sampler
 from fedacg.simulation.scoring import Metric
@@ -49,6 +50,10 @@ class Result:
     summary: dict[str, Any]
     """Figures of the whole run, as in summary.json."""
     folder: Path | None
+    experiment: Experiment
+    """The description of the run."""
+    clients: tuple[ClientFigures, ...] = ()
+    """How single clients fared when they were last measured, if they were (`evaluate.clients`)."""
 
     @property
     def stopped_early(self) -> str | None:
@@ -145,6 +150,7 @@ class _Play:
     ) -> None:
         self._experiment, self._ingredients, self._federation = experiment, ingredients, federation
         self._memory, self._store, self._history, self._callbacks = memory, store, history, callbacks
+        self._written = federation.clients
 
     def result(self) -> Result:
         """Play what is left, and say what came of it."""
@@ -166,7 +172,8 @@ class _Play:
         store = self._store
         if store:
             store.finish(summary)
-        return Result(flat.release(), self._history, vector, summary, store.path if store else None)
+        path, clients = store.path if store else None, self._federation.clients
+        return Result(flat.release(), self._history, vector, summary, path, self._experiment, clients)
 
     def _tell(self, what: Literal["begin", "round", "end"], stopping: str | None) -> str | None:
         """Tell all callbacks; why the run is to stop, if one of them says so."""
@@ -192,6 +199,7 @@ class _Play:
             for metrics in federation.run():
                 self._history.append(metrics)
                 if store:
+                    self._write_clients(store)
                     store.append(metrics)
                 done = federation.server
                 stopping = self._tell("round", None)
@@ -219,7 +227,14 @@ class _Play:
         if concluded is not None:
             self._history.replace_last(concluded)
             if self._store:
+                self._write_clients(self._store)
                 self._store.rewrite(self._history)
+
+    def _write_clients(self, store: RunFolder) -> None:
+        """Write how single clients fared, where they have been measured since it was written."""
+        if self._federation.clients is not self._written:
+            self._written = self._federation.clients
+            store.write_clients(to_csv(self._written))
 
     def _flat(self, server: ServerState | None = None) -> FlatModel:
         """The model with the server's vectors in it."""

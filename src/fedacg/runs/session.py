@@ -3,7 +3,7 @@
 One experiment alone is runner.py's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +14,9 @@ from fedacg.data.examples import FederatedData
 from fedacg.engines import Engine
 from fedacg.runs.build import Ingredients, load_data, prepare
 from fedacg.runs.callbacks import Callback
+from fedacg.runs.folder import is_finished
 from fedacg.runs.runner import Result, play
+from fedacg.simulation.scoring import Metric
 
 
 class Session:
@@ -34,7 +36,9 @@ class Session:
 
     def prepare(self, experiment: Experiment) -> Ingredients:
         """Make what a description names; the data only if those of the last one are others."""
-        wanted = experiment.data, experiment.seed, experiment.evaluate.examples
+        evaluate = experiment.evaluate
+        held_out = evaluate.held_out if evaluate.clients == "held-out" else 0
+        wanted = experiment.data, experiment.seed, evaluate.examples, held_out
         if self._data is None or self._data[0] != wanted:
             self._data = None  # the old go before the new are read
             self._data = wanted, load_data(experiment)
@@ -50,6 +54,7 @@ class Session:
         overwrite: bool = False,
         cohorts: Sequence[Sequence[int]] | None = None,
         callbacks: Sequence[Callback] = (),
+        metrics: Mapping[str, Metric] | None = None,
     ) -> Result:
         """Play one of them, as `runner.play` does."""
         ingredients = ingredients or self.prepare(experiment)
@@ -64,4 +69,36 @@ class Session:
             engine=self._engine,
             cohorts=cohorts,
             callbacks=callbacks,
+            metrics=metrics,
         )
+
+    def play_each(
+        self,
+        runs: Mapping[str, Experiment],
+        folder: Path | None = None,
+        *,
+        ingredients: Callable[[Experiment], Ingredients] | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        callbacks: Callable[[str], Sequence[Callback]] = lambda name: (),
+        metrics: Mapping[str, Metric] | None = None,
+    ) -> Iterator[tuple[str, Result | None]]:
+        """Play them all, each in a folder of its name below `folder`; None stands for one that was finished."""
+        for name, experiment in runs.items():
+            place = folder / name if folder else None
+            if place and resume and is_finished(place, experiment):
+                yield name, None
+                continue
+            made = ingredients(experiment) if ingredients else None
+            yield (
+                name,
+                self.play(
+                    experiment,
+                    ingredients=made,
+                    folder=place,
+                    resume=resume,
+                    overwrite=overwrite,
+                    callbacks=callbacks(name),
+                    metrics=metrics,
+                ),
+            )

@@ -17,7 +17,7 @@ from fedacg.core.devices import Device, count
 from fedacg.core.messages import Kinds, Message, kind_bytes
 from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, clone
-from fedacg.data.examples import Examples, FederatedData, TensorExamples, labels
+from fedacg.data.examples import Clients, Examples, FederatedData, TensorExamples, feed, labels
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
 from fedacg.methods.rules import State
@@ -28,6 +28,14 @@ Held = Literal["test", "validation"]
 """What no client trains on."""
 See = Callable[[Tensor, Tensor], None]
 """Is shown the outputs and labels of one chunk after the other."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What single clients are measured on, and what they fine-tune on before; as many of both."""
+
+    test: Clients
+    train: Clients
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,8 @@ class Job:
     group: int = 1
     """Clients that are trained at once, at most; 1 trains one after the other."""
     device: Device = "cpu"
+    measured: Measured | None = None
+    """None where single clients are not measured."""
 
     def first_state(self, theta: Tensor) -> State:
         """The server's vectors before the first round."""
@@ -57,7 +67,10 @@ class Job:
         x, _ = self.data.clients[client].fetch(torch.arange(1))
         flat = FlatModel(clone(self.module))
         assert isinstance(flat.module, StagedModel)
-        return flat.module.eval().features(flat.prepare(self.data.pipeline(x))).shape[1]
+        inputs = feed(flat, self.data.pipeline, x)
+        if not isinstance(inputs, Tensor):
+            raise InputError("data: inputs are several tensors, and a model made of stages takes one")
+        return flat.module.eval().features(inputs).shape[1]
 
     def held(self, part: Held) -> Examples:
         """The examples of a part that no client trains on."""
@@ -106,6 +119,9 @@ class Task:
     client: int
     steps: int
     """K, the local steps to be done; 0 asks for the full gradient at φ and nothing else."""
+    measure: Literal["", "client", "test", "validation"] = ""
+    """Whether φ, or the client's own model, is to be measured on what the job measures clients on, once more after
+    `steps` of fine-tuning, or on a part that no client trains on. Nothing comes of it but figures."""
 
     def random(self, purpose: str) -> torch.Generator:
         """A stream of randomness of this visit."""

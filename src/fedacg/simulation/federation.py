@@ -16,13 +16,15 @@ from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import RunError
 from fedacg.methods.rules import State, Totals, released
+from fedacg.simulation import clients
+from fedacg.simulation.clients import ClientFigures
 from fedacg.simulation.drift import Drift
 from fedacg.simulation.engine import Answers, Engine, Held, Job, Task, Training
 from fedacg.simulation.metrics import RoundMetrics
 from fedacg.simulation.replies import Probe, Replies
 from fedacg.simulation.sampling import Attendance, Sampling
 from fedacg.simulation.schedule import rate_of_round
-from fedacg.simulation.scoring import Evaluation, Metric, Scorer
+from fedacg.simulation.scoring import Evaluation, Metric, Scorer, total
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ class Federation:
         self.server = first_server(job)
         self._ready = False
         self._history: list[RoundMetrics] = []
+        self.clients: tuple[ClientFigures, ...] = ()
+        """How single clients fared when they were last measured."""
+        self._alone = _Alone()
 
     def resume(self, server: ServerState, history: Iterable[RoundMetrics]) -> None:
         """Go on from where an earlier federation stood, after the rounds it has played."""
@@ -109,11 +114,15 @@ class Federation:
                 totals.add(reply)
             self._keep(round, answers)
         if totals.count:  # when nobody answers, nothing moves and nothing decays
-            state = {**rule.step(state, totals, round), "buffers": replies.buffers}
+            buffers = replies.buffers if rule.common else state["buffers"]
+            state = {**rule.step(state, totals, round), "buffers": buffers}
         waited += replies.seconds + asked_first.seconds
         aggregated = perf_counter()
 
-        tested = self._look(state, self._due(round.number))
+        self._alone.changed(set(replies.clients))
+        tested = self._look(state, self._due(round.number), round)
+        if self._evaluate.measures_clients(round.number, self.rounds):
+            tested.scores.update(self._measure(state, round))
         self.server = ServerState(round.number, state)
         return RoundMetrics(
             round=round.number,
@@ -123,8 +132,8 @@ class Federation:
             stragglers=tuple(c for c in attendance.stragglers if c not in training.lost) or None,
             examples=sum(replies.examples),
             train_loss=replies.loss,
-            bytes_down=len(attendance.asked) * message_bytes(broadcast),
-            bytes_up=asked_first.bytes + replies.bytes,
+            bytes_down=0 if rule.silent else len(attendance.asked) * message_bytes(broadcast),
+            bytes_up=0 if rule.silent else asked_first.bytes + replies.bytes,
             seconds_train=waited,
             seconds_aggregate=aggregated - start - waited,
             seconds_evaluate=perf_counter() - aggregated,
@@ -183,10 +192,14 @@ class Federation:
             return None
         last, start = self._history[-1], perf_counter()
         missing = self._parts() - self._due(last.round)
-        if not missing:
+        unmeasured = self.job.measured and not self._evaluate.measures_clients(last.round, self.rounds)
+        if not missing and not unmeasured:
             return None
         self._setup()
-        tested = self._look(self.server.vectors, missing)
+        round = self._context(last.round)
+        tested = self._look(self.server.vectors, missing, round)
+        if unmeasured:
+            tested.scores.update(self._measure(self.server.vectors, round))
         concluded = replace(
             last,
             test_accuracy=last.test_accuracy if tested.accuracy is None else tested.accuracy,
@@ -208,16 +221,67 @@ class Federation:
             return set()
         return self._parts() if self._evaluate.test == "every" else self._parts() - {"test"}
 
-    def _look(self, state: State, parts: set[Held]) -> "_Tested":
-        """How the server's model does on these parts of the data."""
+    def _look(self, state: State, parts: set[Held], round: Round) -> "_Tested":
+        """How the server's model does on these parts of the data; where there is none, how the clients' do."""
         model = {"theta": released(state), "buffers": state["buffers"]}
         found = _Tested()
         for part in sorted(parts):
-            scorer = Scorer(self._metrics)
-            sums = self.engine.evaluate(model, part, scorer.see)
+            scorer = Scorer(self._metrics if self.job.method.rule.common else {})
+            if self.job.method.rule.common:
+                sums = self.engine.evaluate(model, part, scorer.see)
+            else:
+                sums = self._look_alone(model, part, round)
             if sums.examples:
                 found.add(part, sums, scorer)
         return found
+
+    def _look_alone(self, model: Message, part: Held, round: Round) -> Evaluation:
+        """How the clients' own models do on a part of the data, added up over all clients."""
+        visited = {client for metrics in self._history for client in metrics.arrived} | self._alone.trained
+        tasks = [
+            Task(round, client, 0, part) for client in sorted(visited) if (part, client) not in self._alone.known
+        ]
+        point = {"phi": model["theta"], "buffers": model["buffers"]}
+        for client, row in self._rows(self.engine.train(point, tasks, self.memory.read)):
+            examples, loss, correct, counted, *_ = row.tolist()
+            self._alone.known[part, client] = Evaluation(int(examples), loss, int(correct), int(counted))
+        everybody = range(len(self.job.data.clients))
+        if len(visited) < len(everybody) and (part, None) not in self._alone.known:
+            self._alone.known[part, None] = self.engine.evaluate(model, part)
+        known = self._alone.known
+        return total([known[part, client if client in visited else None] for client in everybody])
+
+    def _measure(self, state: State, round: Round) -> dict[str, float]:
+        """How single clients fare; the table is kept until the next time."""
+        measured, steps = self.job.measured, self._evaluate.client_steps
+        assert measured is not None
+        tested = [client for client in range(len(measured.test)) if measured.test.size(client)]
+        tasks = [Task(round, client, steps, "client") for client in tested]
+        point = {"phi": released(state), "buffers": state["buffers"]}
+        kept = _nothing if self.job.method.rule.common else self.memory.read
+        self.clients = tuple(
+            ClientFigures.of(row, client, self.job.data.name_of(client), measured.train.size(client), steps > 0)
+            for client, row in self._rows(self.engine.train(point, tasks, kept))
+        )
+        return clients.scores(self.clients)
+
+    def _rows(self, training: Training) -> Iterator[tuple[int, Tensor]]:
+        """The figures of each client that was measured."""
+        for answers in training.answers:
+            for task, row in zip(answers.tasks, answers.upload["figures"], strict=True):
+                yield task.client, row.clone()
+
+
+class _Alone:
+    """Where there is no common model: how clients' own did on a part since they last changed; None is nobody's."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Held, int | None], Evaluation] = {}
+        self.trained: set[int] = set()
+
+    def changed(self, trained: set[int]) -> None:
+        self.trained |= trained
+        self.known = {place: each for place, each in self.known.items() if place[1] not in trained}
 
 
 class _Tested:

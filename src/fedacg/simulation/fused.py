@@ -156,6 +156,7 @@ def _steps(
         batches = begins.unsqueeze(2) + torch.arange(int(sizes.max()))
         count = batches < (begins + sizes).unsqueeze(2)
         x, y = fetch_together(clients[:active], order[batches[count]], sizes.sum(dim=1))
+        assert isinstance(x, Tensor)  # see `obstacle`
         x, y = x.to(flat.w.device), y.to(flat.w.device)
         # Short batches are filled up with an example to be ignored, which is put behind all others.
         places = torch.full_like(batches, len(y))
@@ -189,6 +190,8 @@ def obstacle(
             return f"method: its part {type(part).__name__} serves one client at a time"
     if not data.classes:
         return "data: the labels are floating point, and a batch that is filled up needs a label to ignore"
+    if not isinstance(data.clients[0].fetch(torch.zeros(1, dtype=torch.int64))[0], Tensor):
+        return "data: the inputs are several tensors, and many clients at once take one"
     pipeline = data.pipeline
     if not isinstance(pipeline, PlainPipeline) and not (
         isinstance(pipeline, ImagePipeline) and pipeline.augment is None
@@ -207,6 +210,7 @@ def _try(module: nn.Module, data: FederatedData, method: Method, batch: int) -> 
     client = max(range(min(len(data.clients), _GROUP)), key=data.clients.size)
     longest = min(batch, data.clients.size(client))
     x, y = data.clients[client].fetch(torch.arange(longest))
+    assert isinstance(x, Tensor)
     filled = y.clone()
     filled[max(1, longest // 2) :] = IGNORED
     flat = FlatModel(clone(module))

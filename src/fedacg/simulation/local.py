@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fedacg.config.sections import LocalSettings
 from fedacg.core.devices import draws_of_layers, set_draws_of_layers
+from fedacg.core.inputs import Inputs
 from fedacg.core.vector import FlatModel, clip
-from fedacg.data.examples import Examples, Pipeline, fetch
+from fedacg.data.examples import Examples, Pipeline, feed, fetch
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Forward, LocalStep, Loss
 
@@ -91,7 +92,7 @@ def train(
     batches = _batches(len(examples), settings.batch, len(rates), random("shuffle"))
     for rate, index in zip(rates, batches, strict=True):
         x, y = fetch(examples, index, w.device)
-        gradient.take(flat.prepare(pipeline(x, augment)), y)
+        gradient.take(feed(flat, pipeline, x, augment), y)
         g = method.step.direction(gradient, w)
         with torch.no_grad():
             correct(g, w, method.corrections, settings)
@@ -113,7 +114,7 @@ class _Gradient:
     def __init__(self, flat: FlatModel, losses: Sequence[Loss], settings: LocalSettings, *, once: bool) -> None:
         self._flat, self._losses, self._settings, self._once = flat, losses, settings, once
 
-    def take(self, x: Tensor, y: Tensor) -> None:
+    def take(self, x: Inputs, y: Tensor) -> None:
         """Go on to the next batch."""
         self._x, self._y, self._asked, self._passed = x, y, False, False
         if not self._once:
@@ -169,7 +170,7 @@ def full_gradient(
     for index in torch.split(torch.arange(len(examples)), batch):
         x, y = fetch(examples, index, flat.w.device)
         flat.g.zero_()
-        torch.autograd.backward(sum_losses(losses, Forward(flat.module, flat.prepare(pipeline(x)), y)))
+        torch.autograd.backward(sum_losses(losses, Forward(flat.module, feed(flat, pipeline, x), y)))
         total.add_(flat.g, alpha=len(index) / len(examples))
     flat.write_buffers(buffers)
     return total

@@ -11,15 +11,30 @@ from fedacg.core.messages import Message, kinds
 from fedacg.core.randomness import stream_seed
 from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, as_rows, clone
-from fedacg.data.examples import Examples, ViewExamples, fetch, labels, settle
+from fedacg.data.examples import Examples, ViewExamples, feed, fetch, labels, settle
+from fedacg.methods.baselines import OWN, OWN_BUFFERS
+from fedacg.methods.method import Method
 from fedacg.methods.parts import Forward
 from fedacg.methods.upload import Memory
 from fedacg.methods.visit import Assignment, Departure
 from fedacg.simulation import fused
-from fedacg.simulation.engine import Answer, Answers, Held, Job, See, Task, Traffic, as_row, check_device
+from fedacg.simulation.clients import FIGURES
+from fedacg.simulation.engine import (
+    Answer,
+    Answers,
+    Held,
+    Job,
+    Measured,
+    See,
+    Task,
+    Traffic,
+    as_row,
+    check_device,
+    chunks,
+)
 from fedacg.simulation.local import full_gradient, train
 from fedacg.simulation.schedule import rates_of_steps, total_rate
-from fedacg.simulation.scoring import Evaluation, measure
+from fedacg.simulation.scoring import Evaluation, measure, total
 
 _HOST = torch.device("cpu")
 
@@ -64,6 +79,8 @@ class Worker:
 
         The answers are valid until the next.
         """
+        if group[0].measure:
+            return self._figures(group, self._receive(broadcast), kept)
         if not group[0].steps:
             return self._gradients(group, self._receive(broadcast))
         if self.job.group > 1:
@@ -161,18 +178,70 @@ class Worker:
             sizes.append(len(examples))
         return Answers(group, sizes, [0.0] * len(group), upload={"gradient": torch.stack(rows)}, keep={})
 
-    @torch.no_grad()
+    def _figures(self, group: Sequence[Task], broadcast: Message, kept: Message) -> Answers:
+        """How the broadcast model, or a client's own, does on the examples that clients are measured on."""
+        rows = torch.zeros(len(group), FIGURES, dtype=torch.float64)
+        for row, task in enumerate(group):
+            mine = _to({name: each[row] for name, each in kept.items()}, self.device)
+            own = OWN in mine
+            self.flat.load(
+                mine[OWN] if own else broadcast["phi"],
+                mine[OWN_BUFFERS] if own and OWN_BUFFERS in mine else broadcast["buffers"],
+            )
+            on = self._measured.test[task.client] if task.measure == "client" else self._held(task.measure)
+            found = [self._on(on)]
+            if task.measure == "client" and task.steps:
+                self._fine_tune(task)
+                found.append(self._on(on))
+            numbers = [n for each in found for n in (each.loss, each.correct, each.counted)]
+            rows[row, : 1 + len(numbers)] = torch.tensor([len(on), *numbers], dtype=torch.float64)
+        return Answers(group, [0] * len(group), [0.0] * len(group), upload={"figures": rows}, keep={})
+
+    @property
+    def _measured(self) -> Measured:
+        assert self.job.measured is not None
+        return self.job.measured
+
+    def _fine_tune(self, task: Task) -> None:
+        """Plain steps on the client's training examples, from where the model is."""
+        job = self.job
+        plain = Method(job.method.rule, (job.method.empirical,))
+        self._seed_layers(task, "personal")
+        self.flat.module.train()
+        train(
+            self.flat,
+            self._measured.train[task.client],
+            job.data.pipeline,
+            plain,
+            job.local,
+            [task.round.lr] * task.steps,
+            lambda purpose: task.random(f"personal {purpose}"),
+        )
+
+    def _held(self, part: str) -> Examples:
+        held = self._data.validation if part == "validation" else self._data.test
+        assert held is not None
+        return held
+
+    def _on(self, examples: Examples) -> Evaluation:
+        """Sums over all of some examples for the model as it is."""
+        spans = chunks(len(examples), self.job.evaluate_batch)
+        return total([self._sums(examples, first, last) for first, last in spans])
+
     def evaluate(
         self, model: Message, first: int, last: int, part: Held = "test", see: See | None = None
     ) -> Evaluation:
         """Sums over the examples of a part from `first` up to `last`, whose outputs are shown to `see`."""
-        flat, data = self.flat, self._data
-        flat.load(model["theta"], model["buffers"])
+        self.flat.load(model["theta"], model["buffers"])
+        return self._sums(self._held(part), first, last, see)
+
+    @torch.no_grad()
+    def _sums(self, examples: Examples, first: int, last: int, see: See | None = None) -> Evaluation:
+        """Sums over the examples from `first` up to `last` for the model as it is."""
+        flat = self.flat
         flat.module.eval()
-        held = data.validation if part == "validation" else data.test
-        assert held is not None
-        x, y = fetch(held, torch.arange(first, last), self.device)
-        forward = Forward(flat.module, flat.prepare(data.pipeline(x)), y)
+        x, y = fetch(examples, torch.arange(first, last), self.device)
+        forward = Forward(flat.module, feed(flat, self._data.pipeline, x), y)
         loss = float(self.job.method.empirical(forward)) * len(y)
         if see is not None:
             outputs = forward.logits.cpu()

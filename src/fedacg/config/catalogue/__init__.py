@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fedacg.config.catalogue import objectives, parts, servers, steps, uploads, variates
+from fedacg.config.catalogue import baselines, objectives, parts, servers, steps, uploads, variates
 from fedacg.config.catalogue.entry import Entry, Modifier
 
 GROUPS: dict[str, tuple[Entry, ...]] = {
@@ -16,4 +16,6 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
 METHODS: dict[str, Entry] = {
     entry.name: replace(entry, group=group) for group, entries in GROUPS.items() for entry in entries
 }
+BASELINES: dict[str, Entry] = {entry.name: replace(entry, group="Baselines") for entry in baselines.ENTRIES}
+"""What methods are compared with; run like methods, but no federated methods themselves."""
 MODIFIERS: dict[str, Modifier] = {modifier.name: modifier for modifier in parts.MODIFIERS}

@@ -1,6 +1,7 @@
-"""What is seen while runs go on: live bars at a terminal, a line now and then elsewhere, nothing when quiet."""
+"""What is seen while runs go on: live bars at a terminal or in a notebook, a line now and then elsewhere."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -89,7 +90,9 @@ def describe(experiment: Experiment) -> str:
 
 
 def make_progress(console: Console, quiet: bool, name: Callable[[Experiment], str] = describe) -> "list[Callback]":
-    """The display that suits where the output goes; `name` says what a run is called there."""
+    """The display that suits where the output goes, none when quiet; `name` says what a run is called there."""
     if quiet:
         return []
-    return [Bars(console, name) if console.is_terminal else Lines(console, name)]
+    # In a notebook rich draws by ipywidgets, and without them it can only print.
+    live = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+    return [Bars(console, name) if live else Lines(console, name)]
