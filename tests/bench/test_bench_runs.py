@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedacg.bench.estimate import count, estimate, human_seconds
+from fedacg.bench.estimate import count, estimate
 from fedacg.bench.plan import make_plan
 from fedacg.config.experiment import Experiment
 from fedacg.data.examples import FederatedData

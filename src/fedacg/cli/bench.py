@@ -9,6 +9,7 @@ import typer
 from fedacg.cli.run import (
     AGAIN,
     DryRun,
+    Log,
     Quiet,
     ResumeMany,
     Set,
@@ -50,6 +51,7 @@ def bench(
     ] = Path("runs/bench"),
     resume: ResumeMany = False,
     dry_run: DryRun = False,
+    log: Log = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a table of the paper, and print it beside the published numbers."""
@@ -67,12 +69,14 @@ def bench(
     )
     from rich.console import Console
 
-    from fedacg.cli.multi_run import announce, play_missing
+    from fedacg.cli.multi_run import announce, missing_runs, play_missing
+    from fedacg.cli.progress import make_progress
     from fedacg.runs.session import Session
 
     console = Console()
     whole = True
-    with Session(next(iter(blocks[0].runs.values())).engine) as session:
+    every = [run for block in blocks for run in block.runs.values()]
+    with Session(every[0].engine, len(every)) as session:
         try:
             with interruptible():
                 if not on:
@@ -81,9 +85,11 @@ def bench(
                 announce(console, session, runs, out / "runs", resume=resume, quiet=quiet)
                 if dry_run:
                     return
-                for block in blocks:
-                    whole &= play_missing(console, session, block.runs, quiet=quiet)
-                    _show(console, block, _command(block, methods, seeds, settings or []), quiet)
+                with make_progress(console, quiet, missing_runs(runs, out / "runs")) as progress:
+                    for block in blocks:
+                        whole &= play_missing(session, block.runs, out / "runs", progress, log or [])
+                        progress.rest()
+                        _show(console, block, _command(block, methods, seeds, settings or []), quiet)
         except KeyboardInterrupt:
             raise stopped(console, AGAIN, [folder for block in blocks for folder in block.runs]) from None
     if not whole:

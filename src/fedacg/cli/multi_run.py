@@ -9,14 +9,15 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedacg.bench.estimate import Estimate, estimate, human_seconds
+from fedacg.bench.estimate import Estimate, estimate
 from fedacg.bench.folders import check_begun
-from fedacg.cli.progress import make_progress
+from fedacg.cli.progress import Display
 from fedacg.config.experiment import Experiment
 from fedacg.errors import RunError
 from fedacg.runs.build import check_methods
 from fedacg.runs.folder import is_finished
-from fedacg.runs.history import human_bytes
+from fedacg.runs.history import human_bytes, human_seconds
+from fedacg.runs.loggers import make_loggers
 from fedacg.runs.session import Session
 
 Runs = Mapping[Path, Experiment]
@@ -59,21 +60,29 @@ def _listing(runs: Runs, costs: Mapping[Path, Estimate], finished: Sequence[Path
     return table
 
 
-def play_missing(console: Console, session: Session, runs: Runs, *, quiet: bool) -> bool:
+def missing_runs(runs: Runs, root: Path) -> dict[str, int]:
+    """The runs that are not finished, by their folders below `root`, with their rounds."""
+    return {
+        str(folder.relative_to(root)): run.rounds for folder, run in runs.items() if not is_finished(folder, run)
+    }
+
+
+def play_missing(session: Session, runs: Runs, root: Path, progress: Display, log: Sequence[str]) -> bool:
     """Play what is not finished, each run on from where it stands; whether all got to their end.
 
     A run that cannot go on is told, and left: the others can still be run, and the table made.
     """
-    current, whole = "", True
-    progress = make_progress(console, quiet, lambda _: current)
+    whole = True
     for folder, experiment in runs.items():
         if is_finished(folder, experiment):
             continue
-        current = folder.name
+        progress.turn(str(folder.relative_to(root)))
         try:
-            session.play(experiment, folder=folder, resume=True, observers=progress)
+            observers = [progress, *make_loggers(log, folder)]
+            session.play(experiment, folder=folder, resume=True, observers=observers)
         except RunError as error:
             whole = False
+            progress.rest()
             for line in (str(error), *getattr(error, "__notes__", [])):
                 typer.echo(f"error: {folder}: {line}", err=True)
     return whole

@@ -78,19 +78,28 @@ def run(
     from fedacg.config.experiment import Experiment
 
     experiment = Experiment.parse(tree)
-    folder = out or Path("runs") / safe_name(f"{experiment.name}-{folder_name(experiment)}")
+    name = safe_name(f"{experiment.name}-{folder_name(experiment)}")
+    from fedacg.bench.folders import place_run
+
+    folder = out or place_run(Path("runs"), name, experiment, reuse=resume or overwrite)
     # Only now, as in every command: a wrong setting need not wait for torch.
     from rich.console import Console
 
-    from fedacg.cli.progress import make_progress
+    from fedacg.cli.progress import describe, make_progress
     from fedacg.runs.build import prepare
+    from fedacg.runs.folder import is_finished
     from fedacg.runs.loggers import make_loggers
     from fedacg.runs.runner import play
 
     console = Console()
-    observers = [*make_progress(console, quiet), *make_loggers(log or [], folder)]
+    name, finished = describe(experiment), resume and is_finished(folder, experiment)
+    if finished and not quiet:
+        console.print(f"{folder}: finished before; nothing is left to do\n", highlight=False, markup=False)
+    progress = make_progress(console, quiet or finished, {name: experiment.rounds})
+    observers = [progress, *make_loggers([] if finished else log or [], folder)]
     try:
-        with interruptible():
+        with interruptible(), progress:
+            progress.turn(name)
             result = play(
                 experiment,
                 prepare(experiment),
@@ -133,6 +142,7 @@ def compare(
     experiments = _experiments(override(find(recipe), settings or []), methods, seeds)
     from rich.console import Console
 
+    from fedacg.bench.folders import place_several
     from fedacg.cli.progress import make_progress
     from fedacg.runs.build import check_methods
     from fedacg.runs.folder import is_finished
@@ -142,20 +152,26 @@ def compare(
     check_methods(experiments.values())
     console = Console()
     first = next(iter(experiments.values()))
-    folder = out or Path("runs") / safe_name(first.name)
-    progress = make_progress(console, quiet)
-    with Session(first.engine) as session:
+    folder = out or place_several(
+        Path("runs") / safe_name(first.name), experiments, ["method.name"], reuse=resume or overwrite
+    )
+    over = [name for name, each in experiments.items() if resume and is_finished(folder / name, each)]
+    if over and not quiet:
+        number = "all" if len(over) == len(experiments) else str(len(over))
+        console.print(f"{number} of {len(experiments)} runs below {folder} finished before", highlight=False)
+    missing = {name: each for name, each in experiments.items() if name not in over}
+    progress = make_progress(console, quiet, {name: each.rounds for name, each in missing.items()})
+    with Session(first.engine, len(missing)) as session:
         try:
-            with interruptible():
-                for name, experiment in experiments.items():
-                    if resume and is_finished(folder / name, experiment):
-                        continue
+            with interruptible(), progress:
+                for name, experiment in missing.items():
+                    progress.turn(name)
                     session.play(
                         experiment,
                         folder=folder / name,
                         resume=resume,
                         overwrite=overwrite,
-                        observers=[*progress, *make_loggers(log or [], folder / name)],
+                        observers=[progress, *make_loggers(log or [], folder / name)],
                     )
         except KeyboardInterrupt:
             raise stopped(console, AGAIN, [folder / name for name in experiments]) from None

@@ -22,7 +22,7 @@ from fedacg.core.vector import FlatModel, Layout, clone, sha256
 from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
-from fedacg.runs.build import Ingredients, plan
+from fedacg.runs.build import Ingredients, choose_engine, plan
 from fedacg.runs.client_states import ClientStates, scratch_folder
 from fedacg.runs.folder import CLIENTS, RunFolder
 from fedacg.runs.history import History, Reached
@@ -88,6 +88,7 @@ def play(
     planned = plan(
         experiment, ingredients, cohorts, presence
     )  # refuses what does not fit before anything is begun
+    experiment = choose_engine(experiment, ingredients)
     layout = Layout.of(ingredients.module, ingredients.channels_last)
     store = RunFolder(folder, layout) if folder else None
     own_engine = None
