@@ -13,6 +13,7 @@ from fedacg.data.examples import FederatedData
 from fedacg.data.files import missing
 from fedacg.methods import METHODS, build
 from fedacg.runs.build import load_data, prepare
+from fedacg.runs.history import human_seconds
 from fedacg.runs.runner import play
 from fedacg.runs.session import Session
 from support.command import Command, refused, start

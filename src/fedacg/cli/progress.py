@@ -23,7 +23,7 @@ _LINE_SECONDS = 30
 _MOST_LINES = 12
 """Of the block, however high the terminal is."""
 _ECHO = 6
-"""Columns that stay free at the right: a terminal writes ^C where the cursor stands, which must not begin a line."""
+"""Columns that stay free at the right: a terminal writes ^C where the cursor stands, and that must not wrap."""
 
 
 class Display:
