@@ -92,7 +92,7 @@ def make_plan(
         tree = override(find(recipe_at(setting, scale)), settings)
         root = out / "runs" / recipe_at(setting, scale)
         lines = tuple(_line(label, method, tree, seeds, root) for label, method in labels.items())
-        folder = out / f"{table}-{scale}" / "-".join([setting, *settings]).replace("/", "_")
+        folder = out / f"{table}-{scale}" / setting
         blocks.append(Block(table, scale, setting, lines, added, tuple(settings), folder))
     return blocks
 

@@ -136,7 +136,6 @@ def _csv(axes: Sequence[Axis], points: Sequence[Point], ends: Sequence[Spread | 
         [*(axis.key for axis in axes), "seeds", "moving_average_percent", "moving_average_percent_std"]
     )
     for point, end in zip(points, ends, strict=True):
-        seeds = " ".join(str(experiment.seed) for experiment in point.runs.values())
         mean, std = (end.mean, end.std) if end else (None, None)
-        writer.writerow([*point.values, seeds, mean, std])
+        writer.writerow([*point.values, len(point.runs), mean, std])
     return out.getvalue()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedacg.cli import completion
 from fedacg.cli.run import (
     AGAIN,
     DryRun,
@@ -20,6 +21,7 @@ from fedacg.cli.run import (
     stopped,
 )
 from fedacg.cli.stopping import interruptible
+from fedacg.core.files import safe_name
 from fedacg.errors import DataMissing
 
 if TYPE_CHECKING:
@@ -39,16 +41,28 @@ def bench(
         typer.Option("--on", help="Recipes at paper scale, such as cifar10-large; the table's own by default."),
     ] = None,
     methods: Annotated[
-        str | None, typer.Option("--methods", "-m", help="Names with commas between them; the table's by default.")
+        str | None,
+        typer.Option(
+            "--methods",
+            "-m",
+            help="Names with commas between them; the table's by default.",
+            autocompletion=completion.methods,
+        ),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option("--seeds", help="Numbers with commas between them; the recipes' by default.")
     ] = None,
     settings: Set = None,
     out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="The folder for runs and tables.", parser=parse_out, metavar="PATH"),
-    ] = Path("runs/bench"),
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The folder for runs and tables; runs/bench by default, with what --set has changed.",
+            parser=parse_out,
+            metavar="PATH",
+        ),
+    ] = None,
     resume: ResumeMany = False,
     dry_run: DryRun = False,
     log: Log = None,
@@ -57,6 +71,8 @@ def bench(
     """Run a table of the paper, and print it beside the published numbers."""
     refuse_options(settings or [])
     from fedacg.bench.plan import make_plan
+
+    out = out or Path("runs") / safe_name("-".join(["bench", *(settings or [])]).replace("/", "_"))
 
     blocks = make_plan(
         table,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedacg.cli import completion
 from fedacg.cli.stopping import STOPPED, interruptible
 from fedacg.config.recipe import Tree, find, override, with_method
 from fedacg.core.files import parse_folder, safe_name
@@ -17,16 +18,30 @@ if TYPE_CHECKING:
     from fedacg.config.experiment import Experiment
     from fedacg.runs.runner import Result
 
-Recipe = Annotated[str, typer.Argument(help="A recipe's name or a TOML file.", show_default=False)]
+Recipe = Annotated[
+    str,
+    typer.Argument(help="A recipe's name or a TOML file.", show_default=False, autocompletion=completion.recipes),
+]
 Method = Annotated[
-    str | None, typer.Option("--method", "-m", help="In place of the recipe's; fedacg:lam=0.9 sets options.")
+    str | None,
+    typer.Option(
+        "--method",
+        "-m",
+        help="In place of the recipe's; fedacg:lam=0.9 sets options.",
+        autocompletion=completion.method,
+    ),
 ]
 Seeds = Annotated[
     str | None, typer.Option("--seeds", help="Numbers with commas between them; the recipe's by default.")
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", help="A setting, such as local.lr=0.05; may be given again."),
+    typer.Option(
+        "--set",
+        "-s",
+        help="A setting, such as local.lr=0.05; may be given again.",
+        autocompletion=completion.keys,
+    ),
 ]
 
 
@@ -119,7 +134,10 @@ def run(
 
 def compare(
     recipe: Recipe,
-    methods: Annotated[str, typer.Option("--methods", "-m", help="Names with commas between them.")],
+    methods: Annotated[
+        str,
+        typer.Option("--methods", "-m", help="Names with commas between them.", autocompletion=completion.methods),
+    ],
     seeds: Seeds = None,
     settings: Set = None,
     out: Annotated[

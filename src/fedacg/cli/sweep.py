@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedacg.cli import completion
 from fedacg.cli.run import (
     AGAIN,
     DryRun,
@@ -33,7 +34,12 @@ def sweep(
     recipe: Recipe,
     grid: Annotated[
         list[str],
-        typer.Option("--grid", "-g", help="A key and its values, as in method.lam=0.8,0.9; may be given again."),
+        typer.Option(
+            "--grid",
+            "-g",
+            help="A key and its values, as in method.lam=0.8,0.9; may be given again.",
+            autocompletion=completion.keys,
+        ),
     ],
     method: Method = None,
     seeds: Seeds = None,

@@ -57,6 +57,11 @@ class Effort:
         """How many seeds reached the target."""
         return sum(seed.reached for seed in self.seeds)
 
+    @property
+    def missed(self) -> int:
+        """How many did not."""
+        return len(self.seeds) - self.reached
+
 
 @dataclass(frozen=True)
 class Row:
@@ -101,21 +106,24 @@ def _row(group: Group, targets: Sequence[float]) -> Row:
 
 
 def to_csv(rows: Sequence[Row], targets: Sequence[float]) -> str:
-    """The table for programs: full precision, bytes in bytes, "100+" where a seed missed the target."""
+    """The table for programs: but for the first two columns numbers only, in full precision, bytes in bytes.
+
+    Where `not_reached_T` seeds missed a target, rounds and bytes to it are the least that one spent in vain.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heads = ["label", "method", "seeds", *_pair_of_heads("accuracy_percent")]
     heads += _pair_of_heads("moving_average_percent")
     for target in targets:
-        heads += [f"reached_{target:g}", *_pair_of_heads(f"rounds_to_{target:g}")]
+        heads += [f"not_reached_{target:g}", *_pair_of_heads(f"rounds_to_{target:g}")]
         heads += _pair_of_heads(f"bytes_to_{target:g}")
     writer.writerow([*heads, *_pair_of_heads("seconds")])
     for row in rows:
         numbers = _pair(row.accuracy) + _pair(row.moving_average)
         for rounds, sent in zip(row.rounds_to, row.bytes_to, strict=True):
-            numbers += [f"{rounds.reached}/{len(rounds.seeds)}", *_effort_pair(rounds), *_effort_pair(sent)]
-        seeds = " ".join(map(str, row.seeds))
-        writer.writerow([csv_text(row.label), csv_text(row.method), seeds, *numbers, *_pair(row.seconds)])
+            numbers += [f"{rounds.missed}", *effort_pair(rounds), *effort_pair(sent)]
+        names = csv_text(row.label), csv_text(row.method)
+        writer.writerow([*names, len(row.seeds), *numbers, *_pair(row.seconds)])
     return out.getvalue()
 
 
@@ -129,5 +137,6 @@ def _pair(spread: Spread | None) -> list[str]:
     return [repr(spread.mean), "" if spread.std is None else repr(spread.std)]
 
 
-def _effort_pair(effort: Effort) -> list[str]:
-    return _pair(effort.spread) if effort.spread else [f"{effort.spent}+", ""]
+def effort_pair(effort: Effort) -> list[str]:
+    """Mean and deviation, or what was spent in vain."""
+    return _pair(effort.spread) if effort.spread else [f"{effort.spent}", ""]
