@@ -85,8 +85,8 @@ def bench(
     )
     from rich.console import Console
 
-    from fedacg.cli.multi_run import announce, missing_runs, play_missing
-    from fedacg.cli.progress import make_progress
+    from fedacg.cli.multi_run import announce, display, names_of, play_missing
+    from fedacg.report.coming import planned
     from fedacg.runs.session import Session
 
     console = Console()
@@ -101,9 +101,10 @@ def bench(
                 announce(console, session, runs, out / "runs", resume=resume, quiet=quiet)
                 if dry_run:
                     return
-                with make_progress(console, quiet, missing_runs(runs, out / "runs")) as progress:
+                rounds = {place: run.rounds for place, run in runs.items()}
+                with planned(out, rounds), display(console, quiet, runs) as progress:
                     for block in blocks:
-                        whole &= play_missing(session, block.runs, out / "runs", progress, log or [])
+                        whole &= play_missing(session, block.runs, names_of(runs), progress, log or [])
                         progress.rest()
                         _show(console, block, _command(block, methods, seeds, settings or []), quiet)
         except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 """What `fedacg bench` and `fedacg sweep` share: listing runs with their cost, and playing what is missing."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from fedacg.bench.estimate import Estimate, estimate
 from fedacg.bench.folders import check_begun
-from fedacg.cli.progress import Display
+from fedacg.cli.progress import Display, make_progress
 from fedacg.config.experiment import Experiment
 from fedacg.errors import RunError
 from fedacg.runs.build import check_methods
@@ -21,7 +22,7 @@ from fedacg.runs.loggers import make_loggers
 from fedacg.runs.session import Session
 
 Runs = Mapping[Path, Experiment]
-OURS = ("bench", "sweep", "effect")
+OURS = ("bench", "sweep", "effect", "heatmap")
 """Of the files beside a page, those that every report does not have."""
 
 
@@ -60,14 +61,25 @@ def _listing(runs: Runs, costs: Mapping[Path, Estimate], finished: Sequence[Path
     return table
 
 
-def missing_runs(runs: Runs, root: Path) -> dict[str, int]:
-    """The runs that are not finished, by their folders below `root`, with their rounds."""
+def names_of(runs: Runs) -> dict[Path, str]:
+    """What runs are called while they go on: by their folders, and if two are called alike by those above too."""
+    often = Counter(folder.name for folder in runs)
     return {
-        str(folder.relative_to(root)): run.rounds for folder, run in runs.items() if not is_finished(folder, run)
+        folder: folder.name if often[folder.name] == 1 else f"{folder.parent.name}/{folder.name}"
+        for folder in runs
     }
 
 
-def play_missing(session: Session, runs: Runs, root: Path, progress: Display, log: Sequence[str]) -> bool:
+def display(console: Console, quiet: bool, runs: Runs) -> Display:
+    """The progress of the runs that are not finished."""
+    missing = {folder: run.rounds for folder, run in runs.items() if not is_finished(folder, run)}
+    names = names_of(runs)
+    return make_progress(console, quiet, {names[folder]: rounds for folder, rounds in missing.items()})
+
+
+def play_missing(
+    session: Session, runs: Runs, names: Mapping[Path, str], progress: Display, log: Sequence[str]
+) -> bool:
     """Play what is not finished, each run on from where it stands; whether all got to their end.
 
     A run that cannot go on is told, and left: the others can still be run, and the table made.
@@ -76,7 +88,7 @@ def play_missing(session: Session, runs: Runs, root: Path, progress: Display, lo
     for folder, experiment in runs.items():
         if is_finished(folder, experiment):
             continue
-        progress.turn(str(folder.relative_to(root)))
+        progress.turn(names[folder])
         try:
             observers = [progress, *make_loggers(log, folder)]
             session.play(experiment, folder=folder, resume=True, observers=observers)

@@ -162,6 +162,7 @@ def compare(
 
     from fedacg.bench.folders import place_several
     from fedacg.cli.progress import make_progress
+    from fedacg.report.coming import planned
     from fedacg.runs.build import check_methods
     from fedacg.runs.folder import is_finished
     from fedacg.runs.loggers import make_loggers
@@ -181,7 +182,8 @@ def compare(
     progress = make_progress(console, quiet, {name: each.rounds for name, each in missing.items()})
     with Session(first.engine, len(missing)) as session:
         try:
-            with interruptible(), progress:
+            rounds = {folder / name: each.rounds for name, each in missing.items()}
+            with interruptible(), planned(folder, rounds), progress:
                 for name, experiment in missing.items():
                     progress.turn(name)
                     session.play(

@@ -73,8 +73,8 @@ def sweep(
     runs = {place: run for point in points for place, run in point.runs.items()}
     from rich.console import Console
 
-    from fedacg.cli.multi_run import announce, missing_runs, play_missing
-    from fedacg.cli.progress import make_progress
+    from fedacg.cli.multi_run import announce, display, names_of, play_missing
+    from fedacg.report.coming import planned
     from fedacg.runs.session import Session
 
     console = Console()
@@ -84,8 +84,9 @@ def sweep(
                 announce(console, session, runs, folder / "runs", resume=resume, quiet=quiet)
                 if dry_run:
                     return
-                with make_progress(console, quiet, missing_runs(runs, folder / "runs")) as progress:
-                    whole = play_missing(session, runs, folder / "runs", progress, log or [])
+                rounds = {place: run.rounds for place, run in runs.items()}
+                with planned(folder, rounds), display(console, quiet, runs) as progress:
+                    whole = play_missing(session, runs, names_of(runs), progress, log or [])
         except KeyboardInterrupt:
             raise stopped(console, AGAIN, runs) from None
     _show(console, axes, points, folder, quiet)

@@ -105,6 +105,69 @@ def _row(group: Group, targets: Sequence[float]) -> Row:
     )
 
 
+def headline(rows: Sequence[Row], targets: Sequence[float], *, over: bool) -> str:
+    """Who won and by how much, in a sentence or two that claim no more than the seeds allow; empty if unknown.
+
+    It goes by the moving average of the test accuracy where the runs end; with runs that are not `over`, so far.
+    """
+    ranked = sorted((row for row in rows if row.moving_average), key=lambda row: -_end(row).mean)
+    if not ranked:
+        return ""
+    best, *others = ranked
+    value = f"{_end(best).mean:.2f} %"
+    if not others:
+        words = f"{best.label} {'ended' if over else 'is so far'} at {_AVERAGE} {value}"
+        return f"{words}{_soonest(best, None, targets)}. {_seeds([best])}"
+    lead, rest = "ended highest" if over else "is highest so far", others[0]
+    gap = _end(best).mean - _end(rest).mean
+    if round(gap, 2) == 0:
+        words = f"{best.label} and {rest.label} {'ended' if over else 'are so far'} level, at {_AVERAGE} {value}"
+        return f"{words}. {_seeds([best, rest])}"
+    by = f"{gap:.2f} points above {rest.label}"
+    plain = next((row for row in others[1:] if row.method == "fedavg"), None)
+    if plain:
+        by += f" and {_end(best).mean - _end(plain).mean:.2f} above {plain.label}"
+    words = f"{best.label} {lead}, with {_AVERAGE} {value}: {by}"
+    return f"{words}{_soonest(best, plain or rest, targets)}. {_seeds([best, rest], gap)}"
+
+
+_AVERAGE = "a moving average of the test accuracy of"
+
+
+def _end(row: Row) -> Spread:
+    assert row.moving_average is not None
+    return row.moving_average
+
+
+def _soonest(best: Row, other: Row | None, targets: Sequence[float]) -> str:
+    """How soon the best reached the highest target that it did reach, beside another."""
+    reached = [(target, place) for place, target in enumerate(targets) if best.rounds_to[place].spread]
+    if not reached:
+        return ""
+    target, place = max(reached)
+    rounds = best.rounds_to[place].spread
+    assert rounds is not None
+    words = f". It reached {100 * target:.6g} % after {rounds.mean:.0f} round{'s' * (round(rounds.mean) != 1)}"
+    if other is None:
+        return words
+    theirs = other.rounds_to[place]
+    if theirs.spread is None:
+        return f"{words}, which {other.label} did not in {theirs.spent}"
+    return f"{words}, {other.label} after {theirs.spread.mean:.0f}"
+
+
+def _seeds(rows: Sequence[Row], gap: float | None = None) -> str:
+    """What the number of seeds allows to say."""
+    fewest = min(len(row.seeds) for row in rows)
+    if fewest == 1:
+        return "One seed each: the order may be chance." if len(rows) > 1 else "One seed."
+    if gap is None:
+        return f"Mean over {fewest} seeds."
+    spread = sum((_end(row).std or 0.0) ** 2 for row in rows) ** 0.5
+    verdict = "no more than" if gap <= spread else "more than"
+    return f"Over {fewest} seeds the difference is {verdict} its standard deviation of {spread:.2f} points."
+
+
 def to_csv(rows: Sequence[Row], targets: Sequence[float]) -> str:
     """The table for programs: but for the first two columns numbers only, in full precision, bytes in bytes.
 
