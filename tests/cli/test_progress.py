@@ -9,6 +9,7 @@ from rich.console import Console
 
 from fedacg.cli import progress as shown
 from fedacg.cli.progress import Block, make_progress
+from fedacg.runs.callbacks import RunView
 from fedacg.runs.history import History
 from fedacg.simulation.metrics import RoundMetrics
 from support.command import TINY
@@ -51,30 +52,34 @@ def test_the_block_says_what_is_done_what_goes_on_and_what_is_to_come(tmp_path: 
     with make_progress(console, False, {"one": 10, "two": 10, "three": 10}) as block:
         assert isinstance(block, Block)
         block.turn("one")
-        block.begin(experiment, 0)
+        block.begin(RunView(experiment, History()))
         assert draw(block)[0] == "0 of 3 runs done"
         assert draw(block)[1].split() == ["▸", "one", "starting", "workers", "0/10"]
         clock.now += 20  # workers start, and the first round is played
         for number in range(1, 11):
             clock.now += 2
             history.append(one_round(number))
-            block.round(history[-1], history)
+            block.round(RunView(experiment, history))
             if number == 5:
                 # Two seconds per round: what the start took is no measure of the rounds that are left.
                 assert draw(block)[0] == "0 of 3 runs done, 50 s left"
                 assert draw(block)[1].startswith("▸ one")
                 assert draw(block)[1].endswith("5/10 accuracy 50.0 % 10 s left")
-        block.end()
+        block.end(RunView(experiment, history))
         block.turn("two")
-        block.begin(experiment, 0)
+        block.begin(RunView(experiment, History()))
         lines = draw(block)
         assert lines[0] == "1 of 3 runs done, 40 s left"
         assert lines[1].startswith("✓ one")
         assert lines[1].endswith("10/10 accuracy 50.0 % 40 s")
         assert lines[2].split() == ["▸", "two", "round", "1", "0/10"], "workers are there by now"
         assert lines[3].strip() == "three"
-        block.end()
+        block.end(RunView(experiment, history))
         assert draw(block)[2].startswith("✗ two"), "it did not get to its end"
+        block.turn("three")
+        block.begin(RunView(experiment, History()))
+        block.end(RunView(experiment, history, stopping="good enough"))
+        assert draw(block)[3].startswith("✓ three"), "a callback chose its end"
 
 
 def test_of_many_runs_those_around_the_current_one_are_shown(tmp_path: Path, clock: Clock) -> None:
@@ -93,8 +98,7 @@ def test_of_many_runs_those_around_the_current_one_are_shown(tmp_path: Path, clo
         to_come = sum(line.strip() in names for line in lines)
         assert to_come + sum(hidden) == len(names) - place - 1
         block._lines[place].done = 1
-        block.end()
-    assert experiment.rounds == 1
+        block.end(RunView(experiment, History()))
 
 
 @pytest.mark.slow

@@ -90,8 +90,8 @@ def play_missing(
             continue
         progress.turn(names[folder])
         try:
-            observers = [progress, *make_loggers(log, folder)]
-            session.play(experiment, folder=folder, resume=True, observers=observers)
+            callbacks = [progress, *make_loggers(log, folder)]
+            session.play(experiment, folder=folder, resume=True, callbacks=callbacks)
         except RunError as error:
             whole = False
             progress.rest()

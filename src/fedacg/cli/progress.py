@@ -16,8 +16,8 @@ from fedacg.config.methods import method_title
 from fedacg.runs.history import human_seconds
 
 if TYPE_CHECKING:
+    from fedacg.runs.callbacks import RunView
     from fedacg.runs.history import History
-    from fedacg.simulation.metrics import RoundMetrics
 
 _LINE_SECONDS = 30
 _MOST_LINES = 12
@@ -38,13 +38,13 @@ class Display:
     def turn(self, name: str) -> None:
         """The run of this name is next."""
 
-    def begin(self, experiment: Experiment, done: int) -> None:
-        """A run starts, or goes on after `done` rounds."""
+    def begin(self, run: "RunView") -> None:
+        """A run starts, or goes on."""
 
-    def round(self, metrics: "RoundMetrics", history: "History") -> None:
+    def round(self, run: "RunView") -> None:
         """A round has ended."""
 
-    def end(self) -> None:
+    def end(self, run: "RunView") -> None:
         """The run has ended, or was stopped."""
 
     def rest(self) -> None:
@@ -66,6 +66,8 @@ class _Line:
     """When the first round had ended: what came before it is no measure of the others."""
     seconds: float | None = None
     """How long it took; None until it is over."""
+    whole: bool = False
+    """Whether it got to its end, its last round or one that a callback chose."""
 
     @property
     def rate(self) -> float | None:
@@ -95,7 +97,8 @@ class Block(Display):
     def turn(self, name: str) -> None:
         self._next = self._places[name]
 
-    def begin(self, experiment: Experiment, done: int) -> None:
+    def begin(self, run: "RunView") -> None:
+        experiment, done = run.experiment, run.done
         line = self._lines[self._next]
         self._workers &= experiment.engine.name != "serial"
         line.rounds, line.before, line.done, line.started = experiment.rounds, done, done, monotonic()
@@ -108,14 +111,15 @@ class Block(Display):
             )
             self._live.start()
 
-    def round(self, metrics: "RoundMetrics", history: "History") -> None:
+    def round(self, run: "RunView") -> None:
         line = self._lines[self._next]
-        line.done, line.figure, self._workers = metrics.round, figure(history), False
+        line.done, line.figure, self._workers = run.done, figure(run.history), False
         line.first = line.first or monotonic()
 
-    def end(self) -> None:
+    def end(self, run: "RunView") -> None:
         line = self._lines[self._next]
         line.seconds = monotonic() - (line.started or monotonic())
+        line.whole = line.done == line.rounds or run.stopping is not None
         self._next += 1
 
     def rest(self) -> None:
@@ -182,7 +186,7 @@ def _left(line: _Line, rate: float) -> float:
 def _mark(line: _Line) -> str:
     if line.seconds is None:
         return " " if line.started is None else "▸"
-    return "✓" if line.done == line.rounds else "✗"
+    return "✓" if line.whole else "✗"
 
 
 class Lines(Display):
@@ -194,17 +198,18 @@ class Lines(Display):
     def turn(self, name: str) -> None:
         self._label = name
 
-    def begin(self, experiment: Experiment, done: int) -> None:
-        self._rounds, self._last = experiment.rounds, monotonic()
+    def begin(self, run: "RunView") -> None:
+        done = run.done
+        self._rounds, self._last = run.experiment.rounds, monotonic()
         after = f", after round {done}" if done else ""
         self._print(f"{self._label}: {self._rounds} rounds{after}")
 
-    def round(self, metrics: "RoundMetrics", history: "History") -> None:
-        if monotonic() - self._last < _LINE_SECONDS and metrics.round < self._rounds:
+    def round(self, run: "RunView") -> None:
+        if monotonic() - self._last < _LINE_SECONDS and run.done < self._rounds:
             return
         self._last = monotonic()
-        found = figure(history)
-        self._print(f"{self._label}: round {metrics.round} of {self._rounds}{', ' * bool(found)}{found}")
+        found = figure(run.history)
+        self._print(f"{self._label}: round {run.done} of {self._rounds}{', ' * bool(found)}{found}")
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
@@ -214,8 +219,8 @@ def figure(history: "History") -> str:
     """How good the model is by now, in a few characters."""
     if history.accuracy:
         return f"accuracy {100 * history.accuracy[-1]:.1f} %"
-    losses = history.series("test_loss")
-    return f"loss {losses[max(losses)]:.3g}" if losses else ""
+    values = history.series(history.headline)
+    return f"{history.headline} {values[max(values)]:.4g}" if values else ""
 
 
 def describe(experiment: Experiment) -> str:

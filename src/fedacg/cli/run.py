@@ -111,7 +111,7 @@ def run(
     if finished and not quiet:
         console.print(f"{folder}: finished before; nothing is left to do\n", highlight=False, markup=False)
     progress = make_progress(console, quiet or finished, {name: experiment.rounds})
-    observers = [progress, *make_loggers([] if finished else log or [], folder)]
+    callbacks = [progress, *make_loggers([] if finished else log or [], folder)]
     try:
         with interruptible(), progress:
             progress.turn(name)
@@ -121,7 +121,7 @@ def run(
                 folder=folder,
                 resume=resume,
                 overwrite=overwrite,
-                observers=observers,
+                callbacks=callbacks,
             )
     except KeyboardInterrupt:
         again = f"fedacg run {folder / 'experiment.toml'} --out {folder} --resume"
@@ -191,7 +191,7 @@ def compare(
                         folder=folder / name,
                         resume=resume,
                         overwrite=overwrite,
-                        observers=[progress, *make_loggers(log or [], folder / name)],
+                        callbacks=[progress, *make_loggers(log or [], folder / name)],
                     )
         except KeyboardInterrupt:
             raise stopped(console, AGAIN, [folder / name for name in experiments]) from None
