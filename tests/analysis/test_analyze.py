@@ -102,11 +102,11 @@ def _check_printed(printed: str) -> None:
     assert max(map(len, lines)) <= 80
     assert re.search(r"^loss surface: about \d+ s$", printed, re.MULTILINE)
     assert [line for line in lines if line.startswith("loss surface of")] == [
-        f"loss surface of {method}: {2 * (9 + 5)} steps" for method in METHODS
+        f"loss surface of {method_title(method)}: {2 * (9 + 5)} steps" for method in METHODS
     ]
     assert f"CKA of fedcm: {4 * 2} steps" in lines
     table = next(place for place, line in enumerate(lines) if line.startswith("method"))
-    assert [line.split()[0] for line in lines[table + 2 : table + 5]] == list(METHODS)
+    assert [line.split()[0] for line in lines[table + 2 : table + 5]] == list(map(method_title, METHODS))
     heads = " ".join(lines[table - 1 : table + 1])
     assert all(word in heads for word in ("divergence", "cosine", "CKA", "stability"))
     assert "page: an/index.html" in lines
@@ -255,7 +255,7 @@ def test_seeds_of_one_experiment_are_one_line_and_a_panel_each(fedacg: Command, 
         "surface-fedavgm-seed-5.csv",
     }
     assert {row["seed"] for row in rows(out / "stability.csv")} == {"4", "5"}
-    (row,) = [line for line in outcome.out.splitlines() if line.startswith("fedavgm ")]
+    (row,) = [line for line in outcome.out.splitlines() if line.startswith("FedAvgM ")]
     # Stability, and the losses and the cosine on its sides, as mean and deviation.
     assert len(re.findall(r"\d ±\d", row)) == 4
 
