@@ -10,7 +10,7 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
-from fedacg.report.series import PALETTE
+from fedacg.report.style import PALETTE
 
 LABELS = {"fedacg": "fedacg", "bare": "bare PyTorch", "pfl": "pfl-research", "flower": "Flower"}
 _INK, _GRID, _OTHERS = "#333333", "#e4e4e4", "#b8b8b8"

@@ -14,11 +14,15 @@ from fedacg.analysis.pictures import Ink, Line, over_seeds
 from fedacg.analysis.rounds import squared_deviations, stability
 from fedacg.analysis.surface_picture import Panel, draw, shared_levels
 from fedacg.report.curves import render
-from fedacg.report.series import PALETTE
+from fedacg.report.style import PALETTE, by_place
 from fedacg.runs.history import History
 from fedacg.simulation.metrics import RoundMetrics
 
-BLUE, ORANGE = PALETTE[0][0], PALETTE[1][0]
+FIRST, SECOND = PALETTE[1][0], PALETTE[2][0]
+
+
+def ink(label: str, place: int) -> Ink:
+    return Ink(label, place, by_place(place))
 
 
 def history(*accuracies: float | None) -> History:
@@ -29,7 +33,7 @@ def history(*accuracies: float | None) -> History:
 
 
 def line(place: int, *ys: float, label: str = "") -> Line:
-    return Line(Ink(label or f"m{place}", place), np.arange(1.0, len(ys) + 1), np.array(ys))
+    return Line(ink(label or f"m{place}", place), np.arange(1.0, len(ys) + 1), np.array(ys))
 
 
 def colours(axes) -> list[str]:
@@ -63,13 +67,13 @@ def test_stability_goes_by_evaluated_rounds_and_by_the_decay_that_is_asked_for()
 
 
 def test_a_line_is_the_mean_over_seeds_at_the_rounds_that_all_have():
-    found = over_seeds(Ink("a", 0), [{1: 1.0, 2: 2.0, 4: 5.0}, {2: 4.0, 3: 0.0, 4: 5.0}])
+    found = over_seeds(ink("a", 0), [{1: 1.0, 2: 2.0, 4: 5.0}, {2: 4.0, 3: 0.0, 4: 5.0}])
     assert found.xs.tolist() == [2, 4]
     assert found.ys.tolist() == [3.0, 5.0]
     assert found.deviation == pytest.approx([math.sqrt(2), 0.0])
-    assert over_seeds(Ink("a", 0), [{1: 1.0}]).deviation is None
-    assert len(over_seeds(Ink("a", 0), [{}]).xs) == 0
-    assert over_seeds(Ink("a", 0), [{}, {7: 1.0}]).xs.tolist() == [7]
+    assert over_seeds(ink("a", 0), [{1: 1.0}]).deviation is None
+    assert len(over_seeds(ink("a", 0), [{}]).xs) == 0
+    assert over_seeds(ink("a", 0), [{}, {7: 1.0}]).xs.tolist() == [7]
 
 
 def test_smoothing_takes_the_mean_of_the_rounds_around_and_leaves_short_runs_alone():
@@ -84,8 +88,8 @@ def test_smoothing_takes_the_mean_of_the_rounds_around_and_leaves_short_runs_alo
 
 
 def test_a_group_has_the_colour_and_dashes_of_its_curve():
-    assert (Ink("a", 1).colour, Ink("a", 1).dashes) == (ORANGE, ())
-    assert (Ink("a", len(PALETTE)).colour, bool(Ink("a", len(PALETTE)).dashes)) == (BLUE, True)
+    assert (ink("a", 1).colour, ink("a", 1).dashes) == (SECOND, ())
+    assert (ink("a", len(PALETTE) - 1).colour, bool(ink("a", len(PALETTE) - 1).dashes)) == (FIRST, True)
 
 
 # Pictures over rounds and layers
@@ -95,10 +99,10 @@ def test_divergence_has_a_line_a_group_in_every_panel():
     parts = {f"stage {number}": [line(0, 1, 2), line(1, 2, 1)] for number in range(10)} | {"head": [line(1, 3, 4)]}
     figure = pictures.divergence([line(0, 0.1, 0.2), line(1, 0.3, 0.2)], parts)
     whole, *panels = figure.axes
-    assert colours(whole) == [BLUE, ORANGE]
+    assert colours(whole) == [FIRST, SECOND]
     assert whole.lines[1].get_ydata().tolist() == [0.3, 0.2]
     assert [panel.get_title(loc="left") for panel in panels] == [*(f"stage {n}" for n in range(10)), "head"]
-    assert [colours(panel) for panel in panels] == [[BLUE, ORANGE]] * 10 + [[ORANGE]]
+    assert [colours(panel) for panel in panels] == [[FIRST, SECOND]] * 10 + [[SECOND]]
     assert labels(figure) == ["m0", "m1"]
     assert all(axes.get_ylim()[0] == 0 for axes in figure.axes)
 
@@ -115,7 +119,7 @@ def test_many_rounds_are_drawn_faint_under_their_mean():
 
 
 def test_cka_names_the_layers_and_shows_small_differences():
-    close = [Line(Ink("a", 0), np.arange(2.0), np.array([0.999, 0.991])), line(1, math.nan, math.nan)]
+    close = [Line(ink("a", 0), np.arange(2.0), np.array([0.999, 0.991])), line(1, math.nan, math.nan)]
     axes = pictures.cka(["stage 0", "head"], close, 50).axes[0]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["stage 0", "head"]
     assert "round 50" in axes.get_ylabel()
@@ -134,21 +138,21 @@ def test_stability_has_a_line_and_a_bar_with_its_figure_for_each_group():
     assert [drawn.get_ydata().tolist() for drawn in curve.lines] == [[0, 4], [0, 24]]
     assert curve.get_yscale() == "log"
     assert [bar.get_width() for bar in bars.patches] == [2, 12]
-    assert [to_hex(bar.get_facecolor()) for bar in bars.patches] == [BLUE, ORANGE]
+    assert [to_hex(bar.get_facecolor()) for bar in bars.patches] == [FIRST, SECOND]
     assert [text.get_text() for text in bars.texts] == ["2", "12"]
 
 
 def test_drift_has_a_dot_a_client_and_a_bar_at_their_mean():
     strips = [
-        pictures.Strip(Ink("a", 0), 50, np.array([0.2, 0.6])),
-        pictures.Strip(Ink("b", 1), 50, np.array([0.9])),
-        pictures.Strip(Ink("b", 1), 100, np.array([-0.5, 0.7, 0.1])),
+        pictures.Strip(ink("a", 0), 50, np.array([0.2, 0.6])),
+        pictures.Strip(ink("b", 1), 50, np.array([0.9])),
+        pictures.Strip(ink("b", 1), 100, np.array([-0.5, 0.7, 0.1])),
     ]
     means, dots = pictures.drift([line(0, 0.4, 0.5), line(1, 0.8, 0.9)], strips).axes
-    assert colours(means) == [BLUE, ORANGE]
+    assert colours(means) == [FIRST, SECOND]
     assert [tick.get_text() for tick in dots.get_xticklabels()] == ["50", "100"]
     clouds = [drawn for drawn in dots.lines if drawn.get_marker() == "o"]
-    bars = [drawn for drawn in dots.lines if to_hex(drawn.get_color()) in (BLUE, ORANGE) and drawn not in clouds]
+    bars = [drawn for drawn in dots.lines if to_hex(drawn.get_color()) in (FIRST, SECOND) and drawn not in clouds]
     assert [cloud.get_ydata().tolist() for cloud in clouds] == [[0.2, 0.6], [0.9], [-0.5, 0.7, 0.1]]
     assert [bar.get_ydata()[0] for bar in bars] == pytest.approx([0.4, 0.9, 0.1])
     # Groups stand side by side within their round.
@@ -162,7 +166,7 @@ def test_drift_of_runs_without_recorded_rounds_is_one_panel():
 
 
 def test_of_many_recorded_rounds_some_are_drawn_among_them_the_first_and_the_last():
-    strips = [pictures.Strip(Ink("a", 0), round, np.array([0.5])) for round in range(10, 510, 10)]
+    strips = [pictures.Strip(ink("a", 0), round, np.array([0.5])) for round in range(10, 510, 10)]
     dots = pictures.drift([line(0, 0.5)], strips).axes[1]
     ticks = [int(tick.get_text()) for tick in dots.get_xticklabels()]
     assert (len(ticks), ticks[0], ticks[-1]) == (8, 10, 500)

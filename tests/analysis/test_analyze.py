@@ -20,6 +20,7 @@ from fedacg.analysis.load import chosen_round, read
 from fedacg.analysis.rounds import divergence_of
 from fedacg.analysis.surface import sample_test
 from fedacg.cli.analyze import Bars
+from fedacg.config.methods import method_title
 from fedacg.core import vector_files
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import InputError
@@ -102,11 +103,11 @@ def _check_printed(printed: str) -> None:
     assert max(map(len, lines)) <= 80
     assert re.search(r"^loss surface: about \d+ s$", printed, re.MULTILINE)
     assert [line for line in lines if line.startswith("loss surface of")] == [
-        f"loss surface of {method}: {2 * (9 + 5)} steps" for method in METHODS
+        f"loss surface of {method_title(method)}: {2 * (9 + 5)} steps" for method in METHODS
     ]
-    assert f"CKA of fedcm: {4 * 2} steps" in lines
+    assert f"CKA of FedCM: {4 * 2} steps" in lines
     table = next(place for place, line in enumerate(lines) if line.startswith("method"))
-    assert [line.split()[0] for line in lines[table + 2 : table + 5]] == list(METHODS)
+    assert [line.split()[0] for line in lines[table + 2 : table + 5]] == list(map(method_title, METHODS))
     heads = " ".join(lines[table - 1 : table + 1])
     assert all(word in heads for word in ("divergence", "cosine", "CKA", "stability"))
     assert "page: an/index.html" in lines
@@ -118,7 +119,7 @@ def _check_trio_numbers(out: Path, trio: Path) -> None:
         history, _ = read_metrics(trio / method / "metrics.jsonl")
         drifts = [metrics.drift or {} for metrics in history]
 
-        divergence = [row for row in rows(out / "divergence.csv") if row["method"] == method]
+        divergence = [row for row in rows(out / "divergence.csv") if row["method"] == method_title(method)]
         assert [float(row["divergence_relative"]) for row in divergence] == [
             drift["divergence_relative"] for drift in drifts
         ]
@@ -127,7 +128,7 @@ def _check_trio_numbers(out: Path, trio: Path) -> None:
             squares = sum(float(row[name]) ** 2 for name in ("stage_0", "stage_1", "head"))
             assert squares == pytest.approx(float(row["divergence"]) ** 2, rel=1e-4)
 
-        drift = [row for row in rows(out / "drift.csv") if row["method"] == method]
+        drift = [row for row in rows(out / "drift.csv") if row["method"] == method_title(method)]
         for recorded in (2, 4):
             single = [float(row["cosine"]) for row in drift if row["round"] == str(recorded) and row["client"]]
             (mean,) = [float(r["cosine"]) for r in drift if r["round"] == str(recorded) and not r["client"]]
@@ -138,7 +139,7 @@ def _check_trio_numbers(out: Path, trio: Path) -> None:
         for accuracy in history.accuracy:
             ema = 0.9 * ema + 0.1 * accuracy
             squares.append((100 * accuracy - 100 * ema) ** 2)
-        steady = [row for row in rows(out / "stability.csv") if row["method"] == method]
+        steady = [row for row in rows(out / "stability.csv") if row["method"] == method_title(method)]
         assert [float(row["squared_deviation_points"]) for row in steady] == pytest.approx(squares, abs=1e-9)
 
         _check_surface(out / f"surface-{method}.csv", trio / method)
@@ -255,7 +256,7 @@ def test_seeds_of_one_experiment_are_one_line_and_a_panel_each(fedacg: Command, 
         "surface-fedavgm-seed-5.csv",
     }
     assert {row["seed"] for row in rows(out / "stability.csv")} == {"4", "5"}
-    (row,) = [line for line in outcome.out.splitlines() if line.startswith("fedavgm ")]
+    (row,) = [line for line in outcome.out.splitlines() if line.startswith("FedAvgM ")]
     # Stability, and the losses and the cosine on its sides, as mean and deviation.
     assert len(re.findall(r"\d ±\d", row)) == 4
 

@@ -29,17 +29,17 @@ def committed(path: Path) -> dict[str, dict[str, str]]:
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             of = cells.setdefault(row["method"], {})
-            paper, here = row["paper"] or "–", row["value"]
+            paper = (row["paper"] or "–") + "+" * (row["paper_not_reached"] == "1")
+            here, more = row["value"], "+" * (row["not_reached"] == "1")
             match row["metric"]:
                 case "accuracy":
                     of[f"paper, at {row['paper_at']}"] = paper if paper == "–" else f"{float(paper):.2f}"
                     of[f"here, at {row['at']}"] = f"{float(here):.2f}"
                 case "rounds_to":
                     of[f"paper, to {row['paper_at']} %"] = paper
-                    of[f"here, to {row['at']} %"] = here
+                    of[f"here, to {row['at']} %"] = here + more
                 case "bytes_to":
-                    more = "+" * here.endswith("+")
-                    of[f"bytes, to {row['at']} %"] = human_bytes(int(here.rstrip("+"))) + more
+                    of[f"bytes, to {row['at']} %"] = human_bytes(int(here)) + more
     return cells
 
 

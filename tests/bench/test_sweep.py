@@ -121,10 +121,10 @@ def test_a_sweep_plays_the_grid_and_writes_table_picture_and_page(fedacg: Comman
     rows = list(csv.DictReader((out / "sweep.csv").read_text().splitlines()))
     table = list(csv.DictReader((out / "table.csv").read_text().splitlines()))
     assert [(row["method.lam"], row["local.lr"], row["seeds"]) for row in rows] == [
-        ("0.5", "0.05", "0 1"),
-        ("0.5", "0.1", "0 1"),
-        ("0.9", "0.05", "0 1"),
-        ("0.9", "0.1", "0 1"),
+        ("0.5", "0.05", "2"),
+        ("0.5", "0.1", "2"),
+        ("0.9", "0.05", "2"),
+        ("0.9", "0.1", "2"),
     ]
     ends = sorted(float(row["moving_average_percent"]) for row in rows)
     assert ends == pytest.approx(sorted(float(row["moving_average_percent"]) for row in table))
@@ -139,8 +139,8 @@ def test_a_value_that_diverges_leaves_the_others(fedacg: Command) -> None:
     assert outcome.out == "out/index.html\n"
     assert "local.lr=1e30-s4: diverged in round 1" in outcome.err
     rows = (fedacg.folder / "out" / "sweep.csv").read_text().splitlines()
-    assert rows[1].startswith("0.1,4,")
-    assert rows[2] == "1e30,4,,"
+    assert rows[1].startswith("0.1,1,")
+    assert rows[2] == "1e30,1,,"
 
 
 @pytest.mark.slow

@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fedacg.data import catalogue, download
+from fedacg.data.examples import Origin
 from fedacg.data.origins import Remote
 from fedacg.errors import InputError
 from support.checksums import md5
+from support.command import Command
 
 CONTENTS = bytes(range(256)) * 2000
 
@@ -187,3 +189,28 @@ def test_what_has_no_download_is_told_with_what_to_get_and_where_to_put_it(
     with pytest.raises(InputError) as refusal:
         catalogue.load(name)
     assert str(tmp_path / folder) in str(refusal.value)
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_what_is_there_is_seen_and_not_fetched(
+    fedacg: Command, monkeypatch: pytest.MonkeyPatch, read_before: bool
+) -> None:
+    """FEMNIST has no download, which is no error where a whole copy lies unpacked."""
+    whole = Origin("data/leaf/femnist", 90, 10, 3, ())
+    found = catalogue.Survey(Path("data/leaf/femnist"), whole if read_before else None)
+    monkeypatch.setattr(catalogue, "survey", lambda name: found)
+    monkeypatch.setattr(catalogue, "check", lambda name: whole)
+    outcome = fedacg("data", "get", "femnist")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == "data/leaf/femnist: there already, complete; nothing to download\n"
+
+
+def test_what_is_there_in_part_is_told_before_it_is_fetched(
+    fedacg: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = Origin("data/leaf/femnist", 9, 1, 3, ("has 3 clients where there should be 3550",))
+    monkeypatch.setattr(catalogue, "survey", lambda name: catalogue.Survey(Path("data/leaf/femnist"), part))
+    outcome = fedacg("data", "get", "femnist")
+    assert outcome.code == 2
+    assert "there already, but not complete: has 3 clients" in outcome.out
+    assert "no direct download" in outcome.err

@@ -66,9 +66,9 @@ def test_options_that_differ_stand_together_and_other_settings_apart(tmp_path):
     start = words.index("What differs")
     assert words[start + 1 : start + 5] == ["method", "options", "seed", "data.alpha"]
     # The value is listed of beta too, as fedavg has none.
-    assert words[start + 5 : start + 9] == ["fedacg lam=0.5", "lam = 0.5, beta = 0.1", "0", "0.3"]
-    assert words[start + 9 : start + 13] == ["fedacg lam=0.9", "lam = 0.9, beta = 0.1", "0", "0.6"]
-    assert words[start + 13 : start + 17] == ["fedavg", "–", "1", "0.3"]
+    assert words[start + 5 : start + 9] == ["FedACG lam=0.5", "lam = 0.5, beta = 0.1", "0", "0.3"]
+    assert words[start + 9 : start + 13] == ["FedACG lam=0.9", "lam = 0.9, beta = 0.1", "0", "0.6"]
+    assert words[start + 13 : start + 17] == ["FedAvg", "–", "1", "0.3"]
 
 
 def test_page_escapes_what_comes_from_runs(tmp_path):
@@ -94,7 +94,7 @@ def test_page_needs_no_network(tmp_path):
     assert "http" not in page.text.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
     assert not re.search(r"url\(|@import|import\(|//\w", page.text.replace("http://www.w3.org/2000/svg", ""))
     assert all(value.startswith("data:") for _, value in page.having("src") if value)
-    assert all(value.startswith(("#", "data:,")) for _, value in page.having("href") if value)
+    assert all(value.startswith(("#", "data:")) for _, value in page.having("href") if value)
     assert not page.having("srcset")
 
 
@@ -133,6 +133,7 @@ def test_curves_have_means_deviations_and_what_was_spent(tmp_path):
     assert evaluated["seconds"] == [1, 3]
     assert evaluated["accuracy"] == [50, 50]
     assert evaluated["accuracy_sd"] == [35.4, 0]
+    assert evaluated["accuracy_seeds"] == [[25, 50], [75, 50]]
     assert evaluated["loss"] == [0.5, 0.5]
     assert curve["played"] == {
         "rounds": [1, 2, 3],
@@ -140,6 +141,8 @@ def test_curves_have_means_deviations_and_what_was_spent(tmp_path):
         "seconds": [1, 2, 3],
         "training": [1, 1, 1],
         "training_sd": [0, 0, 0],
+        "training_seeds": [[1, 1, 1], [1, 1, 1]],
+        "seeds_at": [],
     }
 
 
@@ -179,9 +182,9 @@ def test_runs_that_asked_the_same_clients_are_listed_once(tmp_path):
     ):
         fake_run(tmp_path / str(number), [0.5] * rounds, method, cohort=cohort)
     shared, other = to_record([tmp_path])["attendances"]
-    assert shared["labels"] == ["fedavg", "fedacg"]
+    assert shared["labels"] == ["FedAvg", "FedACG"]
     assert shared["asked"] == [[1, 2]] * 3
-    assert (other["labels"], other["asked"]) == (["fedprox"], [[1, 3]] * 3)
+    assert (other["labels"], other["asked"]) == (["FedProx"], [[1, 3]] * 3)
 
 
 def test_the_lost_and_the_slow_are_named(tmp_path):

@@ -3,14 +3,18 @@
 Skipped where there is no browser, which the reason says; `.ci/run` installs one.
 """
 
+import base64
+import io
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from fedacg.report import curves, live, payload, write
 from fedacg.report.live import LiveReport, Server
@@ -98,7 +102,7 @@ def column(browser: Browser, number: int) -> list[str]:
 def test_the_page_opens_from_disk_and_asks_for_nothing_else(browser: Browser, page: Path) -> None:
     asked = [address for address in browser.requests() if not address.startswith("data:")]
     assert asked == [page.as_uri()]
-    assert drawn(browser) == ["fedacg", "fedavg", "moon"]
+    assert drawn(browser) == ["FedAvg", "MOON", "FedACG"], "the bold one above the others"
 
 
 def test_the_page_forbids_itself_to_ask(browser: Browser) -> None:
@@ -143,26 +147,26 @@ def test_a_page_of_20_runs_of_1000_rounds_is_small_and_draws_every_point(
 
 
 def test_the_table_sorts_by_its_headings(browser: Browser) -> None:
-    assert column(browser, 0) == ["fedacg", "fedavg", "moon"]
+    assert column(browser, 0) == ["FedACG", "FedAvg", "MOON"]
     accuracy, rounds = browser.all("table.sortable thead button")[2:5:2]
     accuracy.click()
-    assert column(browser, 0) == ["moon", "fedavg", "fedacg"]
+    assert column(browser, 0) == ["MOON", "FedAvg", "FedACG"]
     accuracy.click()
-    assert column(browser, 0) == ["fedacg", "fedavg", "moon"]
+    assert column(browser, 0) == ["FedACG", "FedAvg", "MOON"]
     heading = browser.all("table.sortable thead th")[2]
     assert heading.get_attribute("aria-sort") == "descending"
     rounds.click()
     # Whoever has not reached the target comes after those that have.
     assert column(browser, 4)[-1].endswith("+")
-    assert column(browser, 0)[0] == "fedacg"
+    assert column(browser, 0)[0] == "FedACG"
     assert heading.get_attribute("aria-sort") is None
 
 
 def test_a_row_lights_up_its_curve(browser: Browser) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 
-    ActionChains(browser.driver).move_to_element(browser.one("tr[data-label=moon]")).perform()
-    assert browser.js("[...document.querySelectorAll('.lit')].map(g => g.dataset.label)") == ["moon"]
+    ActionChains(browser.driver).move_to_element(browser.one("tr[data-label=MOON]")).perform()
+    assert browser.js("[...document.querySelectorAll('.lit')].map(g => g.dataset.label)") == ["MOON"]
     assert browser.all(".plot.dimmed")
 
 
@@ -170,20 +174,20 @@ def test_a_row_lights_up_its_curve(browser: Browser) -> None:
 
 
 def test_a_method_that_is_switched_off_has_no_curve(browser: Browser) -> None:
-    browser.one(".legend li[data-label=fedacg] label").click()
-    assert drawn(browser) == ["fedavg", "moon"]
-    browser.one(".legend li[data-label=fedacg] label").click()
-    assert sorted(drawn(browser)) == ["fedacg", "fedavg", "moon"]
+    browser.one(".legend li[data-label=FedACG] label").click()
+    assert drawn(browser) == ["FedAvg", "MOON"]
+    browser.one(".legend li[data-label=FedACG] label").click()
+    assert sorted(drawn(browser)) == ["FedACG", "FedAvg", "MOON"]
 
 
 def test_the_axis_switches_between_rounds_bytes_and_time(browser: Browser) -> None:
     assert "rounds" in words(browser)
-    assert ends(browser, "fedavg")[0] == pytest.approx(ends(browser, "fedacg")[0])
+    assert ends(browser, "FedAvg")[0] == pytest.approx(ends(browser, "FedACG")[0])
     choose(browser, "bytes")
     assert "communicated, MB" in words(browser)
     # fedavg sends a third of what fedacg does; the axis begins left of both.
     left = browser.js("Number(document.querySelector('.grid path').getAttribute('d').match(/M([0-9.]+)/)[1])")
-    fedavg, fedacg = (ends(browser, label)[0] - left for label in ("fedavg", "fedacg"))
+    fedavg, fedacg = (ends(browser, label)[0] - left for label in ("FedAvg", "FedACG"))
     assert fedacg == pytest.approx(3 * fedavg, rel=0.01)
     choose(browser, "seconds")
     assert "seconds" in words(browser)
@@ -192,15 +196,15 @@ def test_the_axis_switches_between_rounds_bytes_and_time(browser: Browser) -> No
 def test_every_figure_has_its_values_and_its_axis(browser: Browser) -> None:
     final = 0.9 - 0.8 * 0.5 ** (ROUNDS / 20)
     choose(browser, "accuracy")
-    assert values(browser)["moon"] == f"{100 * final:.2f}"
+    assert values(browser)["MOON"] == f"{100 * final:.2f}"
     assert "test accuracy, %" in words(browser)
     assert "70 %" in words(browser)
     choose(browser, "loss")
-    assert values(browser)["moon"] == f"{1 - final:.3f}"
+    assert values(browser)["MOON"] == f"{1 - final:.3f}"
     assert "test loss" in words(browser)
     assert "70 %" not in words(browser)
     choose(browser, "training")
-    assert values(browser)["moon"] == "1.000"
+    assert values(browser)["MOON"] == "1.000"
 
 
 def test_a_logarithmic_axis_gives_equal_ratios_equal_heights(browser: Browser) -> None:
@@ -217,9 +221,9 @@ def test_a_logarithmic_axis_gives_equal_ratios_equal_heights(browser: Browser) -
 
 def test_seeds_are_bands_and_a_single_one_is_not(browser: Browser) -> None:
     banded = "[...document.querySelectorAll('.plot .band')].map(p => p.parentElement.dataset.label)"
-    assert browser.js(banded) == ["fedacg", "fedavg"]
+    assert browser.js(banded) == ["FedAvg", "FedACG"]
     # Seeds lie 2 points apart: ±√2 around their mean.
-    edges = browser.js("document.querySelector('g[data-label=fedacg] .band').getAttribute('d')")
+    edges = browser.js("document.querySelector('g[data-label=FedACG] .band').getAttribute('d')")
     numbers = [[float(n) for n in point.split()] for point in re.split("[ML]", edges.strip("MZ"))]
     width = numbers[ROUNDS][1] - numbers[ROUNDS - 1][1]
     ticks = browser.js(
@@ -237,7 +241,7 @@ def test_the_legend_tells_the_values_under_the_pointer(browser: Browser) -> None
     plot = browser.one(".plot")
     ActionChains(browser.driver).move_to_element(plot).perform()
     assert re.fullmatch(r"at round (1\d|2\d)", browser.one(".where").text)
-    assert float(values(browser)["moon"]) < float(end["moon"])
+    assert float(values(browser)["MOON"]) < float(end["MOON"])
     assert len(browser.all(".cursor circle")) == 3
     ActionChains(browser.driver).move_to_element(browser.one("h1")).perform()
     assert (browser.one(".where").text, values(browser)) == ("at the end", end)
@@ -261,7 +265,7 @@ def test_everything_can_be_done_with_the_keyboard(browser: Browser) -> None:
     assert browser.js("document.documentElement.dataset.theme") == "dark"
     tab_to(browser, "table.sortable th:nth-child(3) button")
     browser.keys("SPACE")
-    assert column(browser, 0) == ["moon", "fedavg", "fedacg"]
+    assert column(browser, 0) == ["MOON", "FedAvg", "FedACG"]
     tab_to(browser, "input[name=figure]")
     browser.keys("ARROW_RIGHT")
     assert "test accuracy, %" in words(browser)
@@ -271,10 +275,10 @@ def test_everything_can_be_done_with_the_keyboard(browser: Browser) -> None:
     tab_to(browser, ".plot")
     browser.keys("HOME", "ARROW_RIGHT")
     assert browser.one(".where").text.startswith("at ")
-    assert browser.one(".plot").get_attribute("aria-valuetext").startswith("at 12.0 MB, fedacg ")
-    tab_to(browser, ".legend li[data-label=moon] input")
+    assert browser.one(".plot").get_attribute("aria-valuetext").startswith("at 12.0 MB, FedACG ")
+    tab_to(browser, ".legend li[data-label=MOON] input")
     browser.keys("SPACE")
-    assert "moon" not in drawn(browser)
+    assert "MOON" not in drawn(browser)
     tab_to(browser, ".heat")
     browser.keys("ARROW_RIGHT", "ARROW_RIGHT")
     assert re.match(r"Client \d+ holds \d+ examples?: ", browser.one(".told").text)
@@ -302,7 +306,7 @@ def test_the_focus_can_be_seen(browser: Browser) -> None:
 
 
 def test_the_rounds_of_a_client_can_be_listed(browser: Browser) -> None:
-    assert browser.all("#attendance select option")[0].text == "fedacg, seed 0, fedavg, seed 0, moon"
+    assert browser.all("#attendance select option")[0].text == "FedACG, seed 0, FedAvg, seed 0, MOON"
     field = browser.one("#attendance input")
     field.send_keys("1")
     assert browser.one("#attendance .span").text == "no round with client 1"
@@ -397,8 +401,8 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(browser: Browser, page: Pat
         e => !e.closest('.scroll, pre, svg') && e.getBoundingClientRect().right > 390.5
     ).map(e => e.outerHTML.slice(0, 80))"""
     assert browser.js(outside) == []
-    browser.one(".legend li[data-label=fedacg] label").click()
-    assert drawn(browser) == ["fedavg", "moon"]
+    browser.one(".legend li[data-label=FedACG] label").click()
+    assert drawn(browser) == ["FedAvg", "MOON"]
 
 
 def test_on_paper_all_is_light_and_there_are_no_controls(browser: Browser) -> None:
@@ -456,25 +460,116 @@ def test_a_live_page_keeps_up_and_keeps_what_was_chosen(
             choose(window, "accuracy")
             window.all("table.sortable thead button")[2].click()
             add_round(first, 3, 0.6)
-            assert wait_for(lambda: values(window) == {"fedavg": "60.00"})
+            assert wait_for(lambda: values(window) == {"FedAvg": "60.00"})
             assert wait_for(lambda: "3 of 100 rounds" in text(window, ".notes"))
             second = fake_run(tmp_path / "runs" / "b", [0.3], "fedacg", finished=False)
-            assert wait_for(lambda: drawn(window) == ["fedavg", "fedacg"])
-            assert column(window, 0) == ["fedacg", "fedavg"]
-            window.one(".legend li[data-label=fedavg] label").click()
+            assert wait_for(lambda: drawn(window) == ["FedAvg", "FedACG"])
+            assert column(window, 0) == ["FedACG", "FedAvg"]
+            window.one(".legend li[data-label=FedAvg] label").click()
             window.js("document.querySelectorAll('summary')[1].click()")
             add_round(second, 2, 0.4)
-            assert wait_for(lambda: values(window)["fedacg"] == "40.00")
-            assert drawn(window) == ["fedacg"]
+            assert wait_for(lambda: values(window)["FedACG"] == "40.00")
+            assert drawn(window) == ["FedACG"]
             assert wait_for(lambda: "2 / 100 rounds" in text(window, "summary", 1))
             opened = "[...document.querySelectorAll('details[open]')].map(d => d.dataset.run)"
-            assert window.js(opened) == ["fedacg"]
+            assert window.js(opened) == ["FedACG"]
             assert text(window, "#live").startswith("live, as of ")
             assert wait_for(lambda: len(window.all(".heat img")) == 1)
         finally:
             server.shutdown()
             thread.join()
     assert wait_for(lambda: text(window, "#live").startswith("not connected"))
-    assert drawn(window) == ["fedacg"]
+    assert drawn(window) == ["FedACG"]
     window.open("about:blank")
     window.complaints()
+
+
+# Many curves, single seeds, further figures, files
+
+
+@pytest.fixture
+def crowded(window: Browser, tmp_path: Path) -> Browser:
+    """A page of nine methods with two seeds each, whose rounds have a score."""
+    window.media(prefers_color_scheme="light")
+    window.resize(1280, 900)
+    methods = ("fedavg", "fedprox", "fedacg", "moon", "feddyn", "fedcm", "fedadam", "fedavgm", "scaffold")
+    for place, method in enumerate(methods):
+        for seed in range(2):
+            run = fake_run(tmp_path / f"{method}-{seed}", [], method, seed)
+            for number in range(1, 11):
+                accuracy = 0.3 + place / 100 + seed / 50 + number / 100
+                add_round(run, number, accuracy, scores={"clients/worst_tenth": accuracy / 2})
+    write([tmp_path], tmp_path / "out")
+    window.open(tmp_path / "out" / "index.html")
+    return window
+
+
+@pytest.mark.slow
+def test_few_curves_have_a_legend_and_no_names(browser: Browser) -> None:
+    assert browser.all(".names text") == []
+
+
+@pytest.mark.slow
+def test_names_beside_ends_do_not_overlap_and_the_hero_is_bold(crowded: Browser) -> None:
+    boxes = crowded.js(
+        "[...document.querySelectorAll('.names text')].map(t => [t.textContent, t.getBoundingClientRect().top,"
+        " t.getBoundingClientRect().right, getComputedStyle(t).fontWeight])"
+    )
+    assert len(boxes) == 9
+    tops = sorted(top for _, top, _, _ in boxes)
+    assert all(below - above >= 13 for above, below in pairwise(tops))
+    plot = crowded.js("document.querySelector('.plot').getBoundingClientRect().right")
+    assert all(right <= plot + 1 for _, _, right, _ in boxes)
+    assert [name for name, _, _, weight in boxes if weight == "700"] == ["FedACG"]
+    widths = dict(
+        crowded.js(
+            "[...document.querySelectorAll('g.curve')].map(g => [g.dataset.label,"
+            " parseFloat(getComputedStyle(g.querySelector('.line')).strokeWidth)])"
+        )
+    )
+    assert widths.pop("FedACG") > max(widths.values())
+    crowded.resize(390, 844)
+    time.sleep(0.3)
+    assert crowded.all(".names text") == [], "there is no room"
+
+
+@pytest.mark.slow
+def test_single_seeds_and_scores_can_be_chosen(crowded: Browser) -> None:
+    assert crowded.all(".plot .single") == []
+    crowded.one(".singles").click()
+    assert len(crowded.all(".plot .single")) == 18
+    assert crowded.all(".plot .band") == []
+    crowded.js("document.querySelector('input[value=\"clients/worst_tenth\"]').click()")
+    assert "clients: worst tenth" in words(crowded)
+    assert values(crowded)["SCAFFOLD"] == f"{(0.3 + 0.08 + 0.01 + 0.1) / 2:.3f}"
+
+
+@pytest.mark.slow
+def test_the_curves_can_be_saved_as_they_are_seen(browser: Browser) -> None:
+    browser.js("HTMLAnchorElement.prototype.click = function () { window.saved = [this.download, this.href]; }")
+    browser.one("button.png").click()
+    for _ in range(50):
+        if browser.js("window.saved"):
+            break
+        time.sleep(0.05)
+    name, address = browser.js("window.saved")
+    assert name == "curves.png"
+    picture = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")
+    width = browser.js("document.querySelector('.plot').clientWidth")
+    assert picture.size[0] == 2 * width
+    colours = {colour for _, colour in picture.getcolors(1 << 20) or []}
+    assert (0xD5, 0x5E, 0x00) in colours, "FedACG's line, in its colour"
+    assert (255, 255, 255) in colours
+
+
+@pytest.mark.slow
+def test_a_table_that_goes_on_says_so_until_its_end(browser: Browser) -> None:
+    assert not browser.all("#results .scroll.more")
+    browser.resize(390, 844)
+    time.sleep(0.3)
+    assert browser.all("#results .scroll.more")
+    hint = "getComputedStyle(document.querySelector('#results .scroll + *'), '::before').content"
+    assert browser.js(hint) == '"Scrolls to the right →"'
+    browser.js("document.querySelector('#results .scroll').scrollTo(10000, 0)")
+    time.sleep(0.3)
+    assert not browser.all("#results .scroll.more")

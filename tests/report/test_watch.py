@@ -125,7 +125,7 @@ def test_runs_that_begin_later_are_found_and_folders_without_a_run_refused(tmp_p
     fake_run(tmp_path / "runs" / "a", [0.1], finished=False)
     report = LiveReport([tmp_path / "runs"])
     fake_run(tmp_path / "runs" / "b", [0.2], "fedacg", finished=False)
-    assert [curve["label"] for curve in news(report)["data"]["curves"]] == ["fedavg", "fedacg"]
+    assert [curve["label"] for curve in news(report)["data"]["curves"]] == ["FedAvg", "FedACG"]
 
 
 def test_seeds_are_shown_one_by_one_until_all_have_ended(tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ def test_seeds_are_shown_one_by_one_until_all_have_ended(tmp_path: Path) -> None
     last = fake_run(tmp_path / "b", [0.5], seed=1, finished=False)
     report = LiveReport([tmp_path])
     curves = news(report)["data"]["curves"]
-    assert [curve["label"] for curve in curves] == ["fedavg, seed 0", "fedavg, seed 1"]
+    assert [curve["label"] for curve in curves] == ["FedAvg, seed 0", "FedAvg, seed 1"]
     assert [len(curve["evaluated"]["rounds"]) for curve in curves] == [3, 1]
     (last / "summary.json").write_text("{}")
-    assert [curve["label"] for curve in news(report)["data"]["curves"]] == ["fedavg"]
+    assert [curve["label"] for curve in news(report)["data"]["curves"]] == ["FedAvg"]
 
 
 def test_a_run_that_can_no_longer_be_read_is_shown_as_last_seen_with_a_note(tmp_path: Path) -> None:

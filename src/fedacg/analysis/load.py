@@ -20,6 +20,7 @@ from fedacg.core import plugins
 from fedacg.core.vector import Layout, trainable
 from fedacg.errors import InputError
 from fedacg.report.runs import Run, find_runs, group_runs, load_run
+from fedacg.report.style import styles_of
 from fedacg.runs import recording
 from fedacg.runs.build import Ingredients, prepare
 from fedacg.runs.folder import check_first_format, read_marker
@@ -65,8 +66,11 @@ class Subject:
 def read(folders: Sequence[Path], *, trust: bool = False) -> list[Subject]:
     """The runs in and below these folders, those that differ only in the seed side by side."""
     groups = group_runs([load_run(folder) for folder in find_runs(folders)])
+    styles = styles_of([group.method for group in groups])
     subjects = [
-        Subject(run, Ink(group.label, place), trust) for place, group in enumerate(groups) for run in group.runs
+        Subject(run, Ink(group.label, place, styles[place]), trust)
+        for place, group in enumerate(groups)
+        for run in group.runs
     ]
     empty = [str(subject.folder) for subject in subjects if not subject.history]
     if empty:

@@ -15,26 +15,27 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from fedacg.report.series import DASHES, PALETTE
+from fedacg.report.style import Style
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Ink:
-    """How a group is drawn: by its place among the groups, as in the curves of the report."""
+    """How a group is drawn: as in the curves of the report."""
 
     label: str
     place: int
+    style: Style
 
     @property
     def colour(self) -> str:
-        return PALETTE[self.place % len(PALETTE)][0]
+        return self.style.paper
 
     @property
     def dashes(self) -> tuple[int, ...]:
         """Lengths of dash and gap; empty for an unbroken line."""
-        return DASHES[self.place // len(PALETTE) % len(DASHES)]
+        return self.style.dashes
 
 
 @dataclass(frozen=True)

@@ -233,7 +233,7 @@ def _names(subjects: Sequence[Subject]) -> list[str]:
     """A file for each run, called after its label as far as that makes a name."""
     names: list[str] = []
     for subject in subjects:
-        stem = re.sub(r"[^\w.+=-]+", "-", f"surface-{subject.run.label}")[:80]
+        stem = re.sub(r"[^\w.+=-]+", "-", f"surface-{subject.run.label}".lower())[:80]
         # Labels are different, but what is left of them may not be.
         stems = [stem, *(f"{stem}-{number}" for number in range(2, len(subjects) + 2))]
         names.append(next(f"{each}.csv" for each in stems if f"{each}.csv" not in names))

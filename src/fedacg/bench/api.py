@@ -29,6 +29,7 @@ from fedacg.report.series import gather
 from fedacg.report.table import Row
 from fedacg.runs.api import Clients, Subject, check_flags, load
 from fedacg.runs.build import check_methods
+from fedacg.runs.callbacks import Callback
 from fedacg.runs.progress import make_progress
 from fedacg.runs.runner import Result
 from fedacg.runs.session import Session
@@ -183,17 +184,22 @@ def _play(
     check_methods(experiments.values())
     if folder is None and resume and not overwrite:
         resume = False  # there is nothing to go on with
-    bars = make_progress(Console(), not progress)
+    display = make_progress(Console(), not progress, {name: each.rounds for name, each in experiments.items()})
+
+    def looking_on(name: str) -> list[Callback]:
+        display.turn(name)
+        return [display]
+
     model = subject.own[0] if subject.own else None
     results: dict[str, Result] = {}
-    with Session(next(iter(experiments.values())).engine) as session:
+    with Session(next(iter(experiments.values())).engine, len(experiments)) as session, display:
         for name, result in session.play_each(
             experiments,
             folder,
             ingredients=lambda each: subject.ingredients(each, session),
             resume=resume,
             overwrite=overwrite,
-            callbacks=lambda name: bars,
+            callbacks=looking_on,
             metrics=metrics,
         ):
             if result is None:

@@ -64,6 +64,7 @@ def estimate(session: Session, runs: Mapping[Path, Experiment]) -> dict[Path, Es
             estimates[folder] = Estimate(history.total_bytes, history.rounds, 0.0)
             continue
         ingredients = session.prepare(experiment)
+        experiment = session.settle(experiment, ingredients)  # by the whole run, not by the trial
         work, known = count(experiment, ingredients), history or examples.get(alike)
         if known:
             seconds: float | None = known.seconds["total"] / len(known) * (experiment.rounds - history.rounds)
@@ -139,11 +140,3 @@ def _but_the_seed(experiment: Experiment) -> str:
 def _history(folder: Path) -> History:
     path = folder / "metrics.jsonl"
     return read_metrics(path)[0] if path.exists() else History()
-
-
-def human_seconds(seconds: float) -> str:
-    """A time for people who wait: "40 s", "12 min", "3.5 h", "2.1 days"."""
-    for size, unit, most in ((1, "s", 90), (60, "min", 90), (3600, "h", 48)):
-        if seconds < most * size:
-            return f"{seconds / size:.1f} {unit}" if unit == "h" else f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86400:.1f} days"

@@ -1,6 +1,7 @@
 """Where runs lie that several tables share: an experiment has one folder, whichever table asks for it."""
 
 import re
+from collections.abc import Collection, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -43,11 +44,48 @@ def place(root: Path, name: str, experiment: Experiment) -> Path:
     return next(root / free for free in names if root / free not in taken)
 
 
-def _holds(folder: Path, experiment: Experiment) -> bool:
+def place_run(root: Path, name: str, experiment: Experiment, *, reuse: bool) -> Path:
+    """As `place`; to `reuse` a folder where none has this experiment means the one called NAME."""
+    found = place(root, name, experiment)
+    return root / name if reuse and not found.exists() else found
+
+
+def place_several(
+    path: Path, runs: Mapping[str, Experiment], free: Collection[str], *, reuse: bool, below: str = ""
+) -> Path:
+    """`path`, or PATH-2 where the runs in PATH have other settings than these, seeds and `free` ones aside.
+
+    `runs` are called by their folders, which lie in the folder `below` it. Whoever wants to `reuse` a folder, and
+    has none of these settings, means PATH.
+    """
+    tables = tuple(f"{key.removesuffix('name')}" for key in free if key.endswith(".name"))
+
+    def fits(candidate: Path) -> bool:
+        for description in sorted((candidate / below).glob(f"*/{_DESCRIPTION}")):
+            name = description.parent.name
+            keys = _difference(description.parent, runs.get(name) or next(iter(runs.values())))
+            if keys is None or (keys and name in runs):
+                return False
+            if not all(key == "seed" or key in free or key.startswith(tables) for key in keys):
+                return False
+        return True
+
+    names = (path if number == 1 else path.with_name(f"{path.name}-{number}") for number in count(1))
+    found = next(filter(fits, names))
+    return path if reuse and not found.exists() else found
+
+
+def _difference(folder: Path, experiment: Experiment) -> list[str] | None:
+    """The keys in which the run in a folder is another; None where its description cannot be read."""
     try:
-        return not Experiment.parse(read_toml(folder / _DESCRIPTION)).difference(experiment)
+        differences = Experiment.parse(read_toml(folder / _DESCRIPTION)).difference(experiment)
     except InputError:  # of another version, or not a description at all
-        return False
+        return None
+    return [line.partition(" ")[0] for line in differences]
+
+
+def _holds(folder: Path, experiment: Experiment) -> bool:
+    return _difference(folder, experiment) == []
 
 
 def check_begun(folder: Path, experiment: Experiment, resume: bool) -> None:

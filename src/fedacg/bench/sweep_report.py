@@ -2,22 +2,26 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from fedacg import report
 from fedacg.bench.comparison import average_at
 from fedacg.bench.grid import Axis, Point
+from fedacg.report.cells import ABSENT
 from fedacg.report.curves import render
 from fedacg.report.page import Chapter, Picture
 from fedacg.report.runs import load_run
-from fedacg.report.series import DASHES, PALETTE
+from fedacg.report.style import by_place
 from fedacg.report.table import Spread
 
+_FIGURE = "Moving average of the test accuracy"
 _LOGARITHMIC = 30
 """Positive numbers that span more than this factor are drawn on a logarithmic axis."""
 
@@ -55,7 +59,7 @@ class Effect:
         return Picture(
             name="effect",
             title=f"Effect of {self.key}",
-            caption=f"Moving average of the test accuracy in the last round for each value of {self.key}.",
+            caption=f"{_FIGURE} in the last round for each value of {self.key}.",
             alt="; ".join(said) or "No run has ended.",
             png=render(self._figure, "png"),
         )
@@ -75,18 +79,18 @@ class Effect:
                 [accuracy.mean for _, accuracy in points],
                 yerr=[accuracy.std or 0.0 for _, accuracy in points],
                 label=line,
-                color=PALETTE[number % len(PALETTE)][0],
+                color=by_place(number).paper,
                 marker="o",
                 capsize=3,
                 # Categories have no order, and no line between them.
-                linestyle=(0, DASHES[number // len(PALETTE) % len(DASHES)]) if numbers else "none",
+                linestyle=(0, by_place(number).dashes) if numbers else "none",
             )
         if numbers and min(numbers) > 0 and max(numbers) > _LOGARITHMIC * min(numbers):
             axes.set_xscale("log")
         axes.set_xticks(list(places.values()), labels=values)
         axes.minorticks_off()
         axes.set_xlabel(self.key)
-        axes.set_ylabel("test accuracy at the end, %")
+        axes.set_ylabel("test accuracy at the end,\nmoving average, %")
         axes.grid(color="#e4e4e4", linewidth=0.7)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
@@ -94,6 +98,63 @@ class Effect:
             legend = figure.legend(loc="outside right upper", frameon=False, fontsize=9)
             for text in legend.get_texts():
                 text.set_parse_math(False)
+        return figure
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """The effect of two keys together: a cell for each pair of values."""
+
+    axes: tuple[Axis, Axis]
+    ends: Mapping[tuple[str, str], Spread | None]
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The picture for papers."""
+        return {f"heatmap.{kind}": render(self._figure, kind) for kind in ("png", "pdf")}
+
+    @property
+    def picture(self) -> Picture:
+        """The picture for a page."""
+        across, down = (axis.key for axis in self.axes)
+        said = [
+            f"{across}={one}, {down}={other}: {end.mean:.2f} %" for (one, other), end in self.ends.items() if end
+        ]
+        return Picture(
+            name="heatmap",
+            title=f"{across} and {down}",
+            caption=f"{_FIGURE} in the last round for each pair; the best is framed, a dash did not get there.",
+            alt="; ".join(said) or "No run has ended.",
+            png=render(self._figure, "png"),
+        )
+
+    @cached_property
+    def _figure(self) -> Figure:
+        across, down = self.axes
+        values = np.full((len(down.values), len(across.values)), np.nan)
+        for (one, other), end in self.ends.items():
+            if end:
+                values[down.values.index(other), across.values.index(one)] = end.mean
+        wide, high = len(across.values), len(down.values)
+        figure = Figure(figsize=(max(6.0, 2.4 + 0.85 * wide), 1.5 + 0.55 * high), layout="constrained")
+        axes = figure.add_subplot()
+        image = axes.imshow(values, cmap="cividis", aspect="auto", origin="lower")
+        middle = float(np.nanmean([np.nanmin(values), np.nanmax(values)])) if np.isfinite(values).any() else 0.0
+        for (row, column), value in np.ndenumerate(values):
+            text = f"{value:.1f}" if np.isfinite(value) else ABSENT
+            colour = "#ffffff" if np.isfinite(value) and value < middle else "#1b2129"
+            axes.text(column, row, text, ha="center", va="center", fontsize=9, color=colour)
+        if np.isfinite(values).any():
+            row, column = np.unravel_index(int(np.nanargmax(values)), values.shape)
+            frame = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=2.5)
+            axes.add_patch(frame)
+        axes.set_xticks(range(wide), labels=list(across.values))
+        axes.set_yticks(range(high), labels=list(down.values))
+        axes.set_xlabel(across.key)
+        axes.set_ylabel(down.key)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        figure.colorbar(image, label="test accuracy at the end,\nmoving average, %")
         return figure
 
 
@@ -106,7 +167,10 @@ def _numbers(values: Sequence[str]) -> list[float]:
 
 
 def write(axes: Sequence[Axis], points: Sequence[Point], out: Path) -> report.Report:
-    """Report on the runs of a grid into `out`, with effect.png, effect.pdf and sweep.csv beside the page."""
+    """Report on the runs of a grid into `out`, with effect.png, effect.pdf and sweep.csv beside the page.
+
+    A grid of two keys has a heat map as well.
+    """
     ends = [_end(point) for point in points]
     first, *others = axes
     dots = [
@@ -114,8 +178,12 @@ def write(axes: Sequence[Axis], points: Sequence[Point], out: Path) -> report.Re
     ]
     effect = Effect(first.key, dots)
     words = "The final moving average of the test accuracy over the grid; bars are standard deviations over seeds."
-    chapter = Chapter("Effect", words, [], [effect.picture])
-    files = {**effect.files, "sweep.csv": _csv(axes, points, ends).encode()}
+    pictures, files = [effect.picture], {**effect.files, "sweep.csv": _csv(axes, points, ends).encode()}
+    if len(axes) == 2 and all(len(axis.values) > 1 for axis in axes):
+        pairs = {(point.values[0], point.values[1]): end for point, end in zip(points, ends, strict=True)}
+        heat = HeatMap((axes[0], axes[1]), pairs)
+        pictures, files = [*pictures, heat.picture], {**files, **heat.files}
+    chapter = Chapter("Effect", words, [], pictures)
     return report.write([folder for point in points for folder in point.runs], out, None, chapter, files)
 
 
@@ -136,7 +204,6 @@ def _csv(axes: Sequence[Axis], points: Sequence[Point], ends: Sequence[Spread | 
         [*(axis.key for axis in axes), "seeds", "moving_average_percent", "moving_average_percent_std"]
     )
     for point, end in zip(points, ends, strict=True):
-        seeds = " ".join(str(experiment.seed) for experiment in point.runs.values())
         mean, std = (end.mean, end.std) if end else (None, None)
-        writer.writerow([*point.values, seeds, mean, std])
+        writer.writerow([*point.values, len(point.runs), mean, std])
     return out.getvalue()

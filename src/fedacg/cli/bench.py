@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedacg.cli import completion
 from fedacg.cli.run import (
     AGAIN,
     DryRun,
+    Log,
     Quiet,
     ResumeMany,
     Set,
@@ -19,6 +21,7 @@ from fedacg.cli.run import (
     stopped,
 )
 from fedacg.cli.stopping import interruptible
+from fedacg.core.files import safe_name
 from fedacg.errors import DataMissing
 
 if TYPE_CHECKING:
@@ -38,23 +41,38 @@ def bench(
         typer.Option("--on", help="Recipes at paper scale, such as cifar10-large; the table's own by default."),
     ] = None,
     methods: Annotated[
-        str | None, typer.Option("--methods", "-m", help="Names with commas between them; the table's by default.")
+        str | None,
+        typer.Option(
+            "--methods",
+            "-m",
+            help="Names with commas between them; the table's by default.",
+            autocompletion=completion.methods,
+        ),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option("--seeds", help="Numbers with commas between them; the recipes' by default.")
     ] = None,
     settings: Set = None,
     out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="The folder for runs and tables.", parser=parse_out, metavar="PATH"),
-    ] = Path("runs/bench"),
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The folder for runs and tables; runs/bench by default, with what --set has changed.",
+            parser=parse_out,
+            metavar="PATH",
+        ),
+    ] = None,
     resume: ResumeMany = False,
     dry_run: DryRun = False,
+    log: Log = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a table of the paper, and print it beside the published numbers."""
     refuse_options(settings or [])
     from fedacg.bench.plan import make_plan
+
+    out = out or Path("runs") / safe_name("-".join(["bench", *(settings or [])]).replace("/", "_"))
 
     blocks = make_plan(
         table,
@@ -67,12 +85,14 @@ def bench(
     )
     from rich.console import Console
 
-    from fedacg.cli.multi_run import announce, play_missing
+    from fedacg.cli.multi_run import announce, display, names_of, play_missing
+    from fedacg.report.coming import planned
     from fedacg.runs.session import Session
 
     console = Console()
     whole = True
-    with Session(next(iter(blocks[0].runs.values())).engine) as session:
+    every = [run for block in blocks for run in block.runs.values()]
+    with Session(every[0].engine, len(every)) as session:
         try:
             with interruptible():
                 if not on:
@@ -81,9 +101,12 @@ def bench(
                 announce(console, session, runs, out / "runs", resume=resume, quiet=quiet)
                 if dry_run:
                     return
-                for block in blocks:
-                    whole &= play_missing(console, session, block.runs, quiet=quiet)
-                    _show(console, block, _command(block, methods, seeds, settings or []), quiet)
+                rounds = {place: run.rounds for place, run in runs.items()}
+                with planned(out, rounds), display(console, quiet, runs) as progress:
+                    for block in blocks:
+                        whole &= play_missing(session, block.runs, names_of(runs), progress, log or [])
+                        progress.rest()
+                        _show(console, block, _command(block, methods, seeds, settings or []), quiet)
         except KeyboardInterrupt:
             raise stopped(console, AGAIN, [folder for block in blocks for folder in block.runs]) from None
     if not whole:

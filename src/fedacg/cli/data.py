@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedacg.cli import completion
 from fedacg.cli.stopping import interruptible
 from fedacg.config.names import SPLITS
 from fedacg.errors import InputError, printable, unknown
@@ -27,7 +28,12 @@ app = typer.Typer(
 ROWS = 20
 """How many clients `show` prints."""
 
-Name = Annotated[str, typer.Argument(help="A name that `fedacg data list` shows.", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="A name that `fedacg data list` shows.", show_default=False, autocompletion=completion.data_sets
+    ),
+]
 Whichever = Annotated[
     str,
     typer.Argument(
@@ -136,13 +142,20 @@ def clean(
 
 @app.command()
 def get(name: Name) -> None:
-    """Download a data set from its makers' site and check it."""
+    """Download a data set from its makers' site and check it, unless it is there."""
     from rich.console import Console
 
     from fedacg.data import download
 
     console = Console()
     with interruptible():
+        found = download.there(name)
+        if found and not found.differences:
+            typer.echo(f"{printable(found.copy)}: there already, complete; nothing to download")
+            return
+        if found:
+            differences = "; ".join(map(printable, found.differences))
+            typer.echo(f"{printable(found.copy)}: there already, but not complete: {differences}")
         files = download.get(name, console)
     if not files:
         console.print(f"{name} is built in: there is nothing to download.")

@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
+from fedacg.cli import completion
 from fedacg.config.catalogue import BASELINES, GROUPS, MODIFIERS
 from fedacg.config.methods import Entry, Modifier, parse
 
 
 def methods(
     name: Annotated[
-        str | None, typer.Argument(help="Show this one in full: a method, +part, or method+part.")
+        str | None,
+        typer.Argument(
+            help="Show this one in full: a method, +part, or method+part.", autocompletion=completion.method
+        ),
     ] = None,
 ) -> None:
     """List the methods and the parts that can be added to them, or show one in full."""

@@ -1,5 +1,6 @@
 """What `fedacg bench` and `fedacg sweep` share: listing runs with their cost, and playing what is missing."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,18 +10,19 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedacg.bench.estimate import Estimate, estimate, human_seconds
+from fedacg.bench.estimate import Estimate, estimate
 from fedacg.bench.folders import check_begun
 from fedacg.config.experiment import Experiment
 from fedacg.errors import RunError
 from fedacg.runs.build import check_methods
 from fedacg.runs.folder import is_finished
-from fedacg.runs.history import human_bytes
-from fedacg.runs.progress import make_progress
+from fedacg.runs.history import human_bytes, human_seconds
+from fedacg.runs.loggers import make_loggers
+from fedacg.runs.progress import Display, make_progress
 from fedacg.runs.session import Session
 
 Runs = Mapping[Path, Experiment]
-OURS = ("bench", "sweep", "effect")
+OURS = ("bench", "sweep", "effect", "heatmap")
 """Of the files beside a page, those that every report does not have."""
 
 
@@ -59,21 +61,40 @@ def _listing(runs: Runs, costs: Mapping[Path, Estimate], finished: Sequence[Path
     return table
 
 
-def play_missing(console: Console, session: Session, runs: Runs, *, quiet: bool) -> bool:
+def names_of(runs: Runs) -> dict[Path, str]:
+    """What runs are called while they go on: by their folders, and if two are called alike by those above too."""
+    often = Counter(folder.name for folder in runs)
+    return {
+        folder: folder.name if often[folder.name] == 1 else f"{folder.parent.name}/{folder.name}"
+        for folder in runs
+    }
+
+
+def display(console: Console, quiet: bool, runs: Runs) -> Display:
+    """The progress of the runs that are not finished."""
+    missing = {folder: run.rounds for folder, run in runs.items() if not is_finished(folder, run)}
+    names = names_of(runs)
+    return make_progress(console, quiet, {names[folder]: rounds for folder, rounds in missing.items()})
+
+
+def play_missing(
+    session: Session, runs: Runs, names: Mapping[Path, str], progress: Display, log: Sequence[str]
+) -> bool:
     """Play what is not finished, each run on from where it stands; whether all got to their end.
 
     A run that cannot go on is told, and left: the others can still be run, and the table made.
     """
-    current, whole = "", True
-    progress = make_progress(console, quiet, lambda _: current)
+    whole = True
     for folder, experiment in runs.items():
         if is_finished(folder, experiment):
             continue
-        current = folder.name
+        progress.turn(names[folder])
         try:
-            session.play(experiment, folder=folder, resume=True, callbacks=progress)
+            callbacks = [progress, *make_loggers(log, folder)]
+            session.play(experiment, folder=folder, resume=True, callbacks=callbacks)
         except RunError as error:
             whole = False
+            progress.rest()
             for line in (str(error), *getattr(error, "__notes__", [])):
                 typer.echo(f"error: {folder}: {line}", err=True)
     return whole

@@ -42,7 +42,6 @@ app = typer.Typer(
     help="Federated learning with accelerated client gradients.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode=None,  # what draws the boxes takes longer to load than everything else here
 )
 app.command()(run)

@@ -31,6 +31,9 @@ def report(
         typer.Option("--out", "-o", help="The folder to write the report to.", parser=parse_out, metavar="PATH"),
     ] = Path("report"),
     target: Target = None,
+    each_seed: Annotated[
+        bool, typer.Option("--each-seed", help="Draw single seeds in place of their deviation.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the page's path.")] = False,
 ) -> None:
     """Compare runs: one table, curves as PNG and PDF, and one page that needs no network."""
@@ -38,7 +41,7 @@ def report(
 
     from fedacg.report import write
 
-    written = write(folders, out, target or None)
+    written = write(folders, out, target or None, each_seed=each_seed)
     page = next(path for path in written.paths if path.suffix == ".html")
     if quiet:
         typer.echo(page)
@@ -46,6 +49,8 @@ def report(
     console = Console()
     console.print(written.table)
     console.print()
+    if written.headline:
+        console.print(f"{written.headline}\n", highlight=False, markup=False)
     for note in written.notes:
         typer.echo(f"note: {printable(note)}")
     typer.echo(f"report: {page}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedacg.cli import completion
 from fedacg.cli.stopping import STOPPED, interruptible
 from fedacg.config.recipe import find, override, with_method
 from fedacg.core.files import parse_folder, safe_name
@@ -14,18 +15,33 @@ from fedacg.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedacg.runs.callbacks import Callback
     from fedacg.runs.runner import Result
 
-Recipe = Annotated[str, typer.Argument(help="A recipe's name or a TOML file.", show_default=False)]
+Recipe = Annotated[
+    str,
+    typer.Argument(help="A recipe's name or a TOML file.", show_default=False, autocompletion=completion.recipes),
+]
 Method = Annotated[
-    str | None, typer.Option("--method", "-m", help="In place of the recipe's; fedacg:lam=0.9 sets options.")
+    str | None,
+    typer.Option(
+        "--method",
+        "-m",
+        help="In place of the recipe's; fedacg:lam=0.9 sets options.",
+        autocompletion=completion.method,
+    ),
 ]
 Seeds = Annotated[
     str | None, typer.Option("--seeds", help="Numbers with commas between them; the recipe's by default.")
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", help="A setting, such as local.lr=0.05; may be given again."),
+    typer.Option(
+        "--set",
+        "-s",
+        help="A setting, such as local.lr=0.05; may be given again.",
+        autocompletion=completion.keys,
+    ),
 ]
 
 
@@ -78,25 +94,30 @@ def run(
     from fedacg.config.experiment import Experiment
 
     experiment = Experiment.parse(tree)
-    folder = out or Path("runs") / safe_name(f"{experiment.name}-{folder_name(experiment)}")
+    name = safe_name(f"{experiment.name}-{folder_name(experiment)}")
+    from fedacg.bench.folders import place_run
+
+    folder = out or place_run(Path("runs"), name, experiment, reuse=resume or overwrite)
     # Only now, as in every command: a wrong setting need not wait for torch.
     from rich.console import Console
 
     from fedacg.runs.build import prepare
     from fedacg.runs.folder import is_played
     from fedacg.runs.loggers import make_loggers
-    from fedacg.runs.progress import make_progress
+    from fedacg.runs.progress import describe, make_progress
     from fedacg.runs.runner import play
 
     console = Console()
-    if resume and is_played(folder, experiment):
-        words = (
-            f"{folder}: this run is finished, and nothing is left to resume; --set rounds={2 * experiment.rounds}"
-        )
-        console.print(f"{words} would go on with it", highlight=False, markup=False, soft_wrap=True)
-    callbacks = [*make_progress(console, quiet), *make_loggers(log or [], folder)]
+    name, finished = describe(experiment), resume and is_played(folder, experiment)
+    if finished and not quiet:
+        words = f"{folder}: this run is finished, and nothing is left to resume; "
+        longer = f"--set rounds={2 * experiment.rounds} would go on with it"
+        console.print(words + longer, highlight=False, markup=False, soft_wrap=True)
+    progress = make_progress(console, quiet or finished, {name: experiment.rounds})
+    callbacks = [progress, *make_loggers([] if finished else log or [], folder)]
     try:
-        with interruptible():
+        with interruptible(), progress:
+            progress.turn(name)
             result = play(
                 experiment,
                 prepare(experiment),
@@ -116,7 +137,10 @@ def run(
 
 def compare(
     recipe: Recipe,
-    methods: Annotated[str, typer.Option("--methods", "-m", help="Names with commas between them.")],
+    methods: Annotated[
+        str,
+        typer.Option("--methods", "-m", help="Names with commas between them.", autocompletion=completion.methods),
+    ],
     seeds: Seeds = None,
     settings: Set = None,
     out: Annotated[
@@ -142,7 +166,10 @@ def compare(
     experiments = by_method(tree, parse_names(methods), parse_seeds(seeds) if seeds else [])
     from rich.console import Console
 
+    from fedacg.bench.folders import place_several
+    from fedacg.report.coming import planned
     from fedacg.runs.build import check_methods
+    from fedacg.runs.folder import is_finished
     from fedacg.runs.loggers import make_loggers
     from fedacg.runs.progress import make_progress
     from fedacg.runs.session import Session
@@ -150,17 +177,26 @@ def compare(
     check_methods(experiments.values())
     console = Console()
     first = next(iter(experiments.values()))
-    folder = out or Path("runs") / safe_name(first.name)
-    progress = make_progress(console, quiet)
-    with Session(first.engine) as session:
+    folder = out or place_several(
+        Path("runs") / safe_name(first.name), experiments, ["method.name"], reuse=resume or overwrite
+    )
+    over = [name for name, each in experiments.items() if resume and is_finished(folder / name, each)]
+    if over and not quiet:
+        number = "all" if len(over) == len(experiments) else str(len(over))
+        console.print(f"{number} of {len(experiments)} runs below {folder} finished before", highlight=False)
+    missing = {name: each for name, each in experiments.items() if name not in over}
+    progress = make_progress(console, quiet, {name: each.rounds for name, each in missing.items()})
+
+    def looking_on(name: str) -> "list[Callback]":
+        progress.turn(name)
+        return [progress, *make_loggers(log or [], folder / name)]
+
+    with Session(first.engine, len(missing)) as session:
         try:
-            with interruptible():
+            rounds = {folder / name: each.rounds for name, each in missing.items()}
+            with interruptible(), planned(folder, rounds), progress:
                 for _ in session.play_each(
-                    experiments,
-                    folder,
-                    resume=resume,
-                    overwrite=overwrite,
-                    callbacks=lambda name: [*progress, *make_loggers(log or [], folder / name)],
+                    missing, folder, resume=resume, overwrite=overwrite, callbacks=looking_on
                 ):
                     pass
         except KeyboardInterrupt:

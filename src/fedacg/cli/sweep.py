@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedacg.cli import completion
 from fedacg.cli.run import (
     AGAIN,
     DryRun,
+    Log,
     Method,
     Quiet,
     Recipe,
@@ -19,7 +21,7 @@ from fedacg.cli.run import (
     stopped,
 )
 from fedacg.cli.stopping import interruptible
-from fedacg.config.recipe import find, override, with_method
+from fedacg.config.recipe import Tree, find, override, with_method
 from fedacg.core.files import safe_name
 
 if TYPE_CHECKING:
@@ -32,7 +34,12 @@ def sweep(
     recipe: Recipe,
     grid: Annotated[
         list[str],
-        typer.Option("--grid", "-g", help="A key and its values, as in method.lam=0.8,0.9; may be given again."),
+        typer.Option(
+            "--grid",
+            "-g",
+            help="A key and its values, as in method.lam=0.8,0.9; may be given again.",
+            autocompletion=completion.keys,
+        ),
     ],
     method: Method = None,
     seeds: Seeds = None,
@@ -49,6 +56,7 @@ def sweep(
     ] = None,
     resume: ResumeMany = False,
     dry_run: DryRun = False,
+    log: Log = None,
     quiet: Quiet = False,
 ) -> None:
     """Run one experiment with every combination of some settings: one table, one picture, one page."""
@@ -57,30 +65,45 @@ def sweep(
         tree = with_method(tree, method)
     tree = override(tree, settings or [])
     from fedacg.bench.grid import expand, parse_axis
-    from fedacg.config.experiment import Experiment
 
     axes = [parse_axis(text) for text in grid]
-    folder = out or Path("runs") / safe_name(f"{Experiment.parse(tree).name}-sweep")
-    points = expand(tree, axes, parse_seeds(seeds) if seeds else [], folder)
+    seed_numbers = parse_seeds(seeds) if seeds else []
+    folder = out or _default_folder(tree, axes, seed_numbers, resume)
+    points = expand(tree, axes, seed_numbers, folder)
     runs = {place: run for point in points for place, run in point.runs.items()}
     from rich.console import Console
 
-    from fedacg.cli.multi_run import announce, play_missing
+    from fedacg.cli.multi_run import announce, display, names_of, play_missing
+    from fedacg.report.coming import planned
     from fedacg.runs.session import Session
 
     console = Console()
-    with Session(next(iter(runs.values())).engine) as session:
+    with Session(next(iter(runs.values())).engine, len(runs)) as session:
         try:
             with interruptible():
                 announce(console, session, runs, folder / "runs", resume=resume, quiet=quiet)
                 if dry_run:
                     return
-                whole = play_missing(console, session, runs, quiet=quiet)
+                rounds = {place: run.rounds for place, run in runs.items()}
+                with planned(folder, rounds), display(console, quiet, runs) as progress:
+                    whole = play_missing(session, runs, names_of(runs), progress, log or [])
         except KeyboardInterrupt:
             raise stopped(console, AGAIN, runs) from None
     _show(console, axes, points, folder, quiet)
     if not whole:
         raise typer.Exit(1)
+
+
+def _default_folder(tree: Tree, axes: "list[Axis]", seeds: list[int], resume: bool) -> Path:
+    """runs/NAME-sweep, or another where that holds a sweep of other settings."""
+    from fedacg.bench.folders import place_several
+    from fedacg.bench.grid import expand
+    from fedacg.config.experiment import Experiment
+
+    root = Path("runs") / safe_name(f"{Experiment.parse(tree).name}-sweep")
+    points = expand(tree, axes, seeds, root)
+    runs = {place.name: run for point in points for place, run in point.runs.items()}
+    return place_several(root, runs, [axis.key for axis in axes], reuse=resume, below="runs")
 
 
 def _show(console: "Console", axes: "list[Axis]", points: "list[Point]", folder: Path, quiet: bool) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "fraction",
     "is_known",
     "method_label",
+    "method_title",
     "names_code",
     "parse",
     "positive",
@@ -101,6 +102,12 @@ def _find(kind: str, name: str, catalogue: Mapping[str, _Kind], wanted: type[_Ki
 def method_label(name: str) -> str:
     """A method's name without the modules that it comes from, as for the name of a folder."""
     return "+".join(part.rpartition(":")[2] for part in name.split("+"))
+
+
+def method_title(name: str) -> str:
+    """A method's name as papers print it: FedACG, FedProx+acg; one of a user's own as it stands."""
+    base, *parts = name.split("+")
+    return "+".join((METHODS[base].title if base in METHODS else base, *parts))
 
 
 def is_known(name: str) -> bool:

@@ -382,7 +382,8 @@ class CallbackSettings(Section):
 class EngineSettings(Section):
     """Where and how the local work is done; of the result no more than the rounding depends on it."""
 
-    name: Incidental[Literal["serial", "processes", "ray"]] = "processes"
+    name: Incidental[Literal["auto", "serial", "processes", "ray"]] = "auto"
+    """`auto` is `serial` where the work is too little to start workers for, else `processes` (runs/build.py)."""
     workers: Incidental[int] = Field(0, ge=0)
     """Workers, one thread each; 0 starts one for every core, or for every CPU of a Ray cluster."""
     fuse: Literal["auto", "on", "off"] = "auto"

@@ -13,6 +13,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,15 +26,16 @@ from fedacg.engines.worker_process import work
 def serve(control: socket.socket) -> None:
     """Start and end workers until the parent is gone."""
     workers: dict[int, int] = {}
-    while True:
-        request, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 3)
-        if not request:
-            break
-        verb, number = REQUEST.unpack(request)
-        if verb == START:
-            workers[number] = _start(control, descriptors)
-        else:
-            control.sendall(ENDED.pack(number, _end(workers.pop(number))))
+    with suppress(ConnectionError):  # a parent that ended at once has left something unread
+        while True:
+            request, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 3)
+            if not request:
+                break
+            verb, number = REQUEST.unpack(request)
+            if verb == START:
+                workers[number] = _start(control, descriptors)
+            else:
+                control.sendall(ENDED.pack(number, _end(workers.pop(number))))
     for pid in workers.values():
         os.kill(pid, signal.SIGKILL)
 

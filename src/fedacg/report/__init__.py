@@ -27,6 +27,7 @@ class Report:
     rows: tuple[Row, ...]
     groups: tuple[Group, ...]
     notes: tuple[str, ...]
+    headline: str
     paths: tuple[Path, ...]
 
 
@@ -36,13 +37,15 @@ def write(
     targets: Sequence[float] | None = None,
     chapter: page.Chapter | None = None,
     beside: Mapping[str, bytes] | None = None,
+    *,
+    each_seed: bool = False,
 ) -> Report:
     """Report on the runs in and below `folders` into the folder `out`.
 
     Writes the table as table.csv, table.md and table.tex, the curves along rounds, bytes and seconds, the split
     and the clients' accuracies, if measured, as PNG and PDF, and index.html, each whole or not at all.
-    `targets` are fractions; without them, those that the experiments name are taken. Another room may add a
-    `chapter` to the page, and files to be put `beside` it.
+    `targets` are fractions; without them, those that the experiments name are taken. With `each_seed` the curves
+    show single seeds. Another package may add a `chapter` to the page, and files to be put `beside` it.
     """
     runs = [load_run(folder) for folder in find_runs(folders)]
     if not any(run.history for run in runs):
@@ -53,17 +56,21 @@ def write(
         "table.csv": to_csv(material.rows, material.targets).encode(),
         "table.md": to_markdown(material.columns).encode(),
         "table.tex": to_latex(material.columns).encode(),
-        **_pictures(material, splits.found),
+        **_pictures(material, splits.found, each_seed),
     }
     static = curves.render(curves.draw(material.curves, Axis.ROUNDS, material.targets), "png", dpi=100)
     content["index.html"] = page.render(material, splits, chapter=chapter, picture=static).encode()
     content.update(beside or {})
     paths = _place(content, out)
-    return Report(TerminalTable(material.columns), material.rows, material.groups, material.notes, paths)
+    table = TerminalTable(material.columns)
+    return Report(table, material.rows, material.groups, material.notes, material.headline, paths)
 
 
-def _pictures(material: Material, splits: Sequence[Split]) -> dict[str, bytes]:
-    figures = {f"curves-{axis}": curves.draw(material.curves, axis, material.targets) for axis in Axis}
+def _pictures(material: Material, splits: Sequence[Split], each_seed: bool) -> dict[str, bytes]:
+    figures = {
+        f"curves-{axis}": curves.draw(material.curves, axis, material.targets, each_seed=each_seed)
+        for axis in Axis
+    }
     for place, split in enumerate(splits, start=1):
         name = "split" if len(splits) == 1 else f"split-{place}"
         figures[name] = labels_picture.draw(split.held, split.figures, split.title)

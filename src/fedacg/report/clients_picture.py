@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from fedacg.core import files
 from fedacg.report.runs import Group
-from fedacg.report.series import PALETTE, Curve
+from fedacg.report.series import Curve
+from fedacg.report.style import PALETTE
 from fedacg.runs.folder import CLIENT_TABLE
 from fedacg.simulation.clients import ClientFigures, from_csv
 
@@ -40,7 +41,7 @@ class Distribution:
 
 def gather(groups: Sequence[Group], curves: Sequence[Curve]) -> list[Distribution]:
     """Those of the groups whose runs measured accuracies of single clients."""
-    colours = {curve.label: curve.colour for curve in curves}
+    colours = {curve.label: curve.style.colour for curve in curves}
     found = []
     for group in groups:
         clients = [each for run in group.runs for each in _read(run.folder / CLIENT_TABLE)]

@@ -23,6 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 from fedacg.core.files import open_regular
 from fedacg.errors import InputError
 from fedacg.report import page
+from fedacg.report.coming import Coming, to_come
 from fedacg.report.labels import splits_of
 from fedacg.report.runs import Group, Run, find_runs, group_runs, load_run
 from fedacg.report.series import Material, gather
@@ -87,6 +88,7 @@ class LiveReport:
         self._tails: dict[Path, Tail] = {}
         self._runs: dict[Path, Run] = {}
         self._splits = page.Splits()
+        self._coming: list[Coming] = []
         self._files, self._deals, self._wait = "", 0, SOONEST
         self._lock = Lock()
         find_runs(folders)  # a folder without a run is refused, as it would be waited for in vain
@@ -101,7 +103,7 @@ class LiveReport:
         """The whole page as it is now."""
         with self._lock:
             self._look()
-            return page.render(self._material, self._splits, version=self.version)
+            return page.render(self._material, self._splits, version=self.version, coming=self._coming)
 
     def news(self, seen: str) -> str:
         """JSON with what has changed, if anything has since the version `seen`, and how long to wait."""
@@ -110,20 +112,20 @@ class LiveReport:
             self._look()
             if self.version == seen:
                 return json.dumps({"version": seen, "wait": self._wait})
-            parts = json.dumps(page.parts(self._material, self._splits), ensure_ascii=False)
+            parts = json.dumps(page.parts(self._material, self._splits, self._coming), ensure_ascii=False)
             data = page.data(self._material, self._splits)
             self._wait = round(max(SOONEST, (perf_counter() - started) / SHARE), 1)
             return f'{{"version": "{self.version}", "wait": {self._wait}, "parts": {parts}, "data": {data}}}'
 
     def _look(self) -> None:
         """Read what is new, if there is anything."""
-        found = self._find()
-        files = _fingerprint(found)
+        found, coming = self._find(), to_come(self._folders)
+        files = _fingerprint(found, coming)
         if files == self._files:
             return
         before = list(self._runs)
         self._material = self._gather(found)
-        self._files = files
+        self._files, self._coming = files, coming
         if list(self._runs) != before:
             # Data may take seconds to read, and the rest of the page need not wait for them. Not a daemon: the
             # interpreter would end it in the midst of PyTorch's code, which aborts the program.
@@ -172,11 +174,11 @@ def _apart(group: Group) -> list[Group]:
     return [Group(run.label, (run,), group.copy) for run in group.runs]
 
 
-def _fingerprint(folders: Sequence[Path]) -> str:
+def _fingerprint(folders: Sequence[Path], coming: Sequence[Coming]) -> str:
     """Changes when anything that a page shows of these runs does."""
     names = (MARKER, EXPERIMENT, METRICS, SUMMARY)
     states = [(str(folder), [_state(folder / name) for name in names]) for folder in folders]
-    return hashlib.sha256(repr(states).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((states, coming)).encode()).hexdigest()[:16]
 
 
 def _state(path: Path) -> tuple[int, int]:

@@ -15,14 +15,17 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from fedacg.report.cells import Cell, Column
+from fedacg.report.cells import Cell, Column, to_latex
+from fedacg.report.coming import Coming
 from fedacg.report.labels import Split
 from fedacg.report.page_text import Facts, SplitPicture, data_url
 from fedacg.report.payload import attendances, to_json
-from fedacg.report.series import PALETTE, Material
+from fedacg.report.series import Material, further_figures
+from fedacg.report.style import PALETTE
+from fedacg.report.table import to_csv
 from fedacg.version import __version__
 
-SCRIPTS = ("scale.js", "table.js", "chart.js", "split.js", "attendance.js", "live.js", "main.js")
+SCRIPTS = ("scale.js", "table.js", "chart.js", "download.js", "split.js", "attendance.js", "live.js", "main.js")
 """The page's script in the order in which its parts build on one another."""
 CHOICES = (
     (
@@ -86,6 +89,7 @@ def render(
     chapter: Chapter | None = None,
     picture: bytes | None = None,
     version: str = "",
+    coming: Sequence[Coming] = (),
 ) -> str:
     """The page as text; everything that comes from a run is escaped.
 
@@ -94,7 +98,9 @@ def render(
     """
     script = _script()
     return _template("page.html.jinja").render(
-        facts=Facts(material),
+        facts=Facts(material, coming),
+        downloads=_downloads(material),
+        further=further_figures([run.history for run in material.runs]),
         live=version,
         version=__version__,
         palette=PALETTE,
@@ -125,11 +131,25 @@ def data(material: Material, splits: Splits) -> str:
     return to_json(material.curves, material.targets, attendances(material.runs), splits.found)
 
 
-def parts(material: Material, splits: Splits) -> dict[str, str]:
+def _downloads(material: Material) -> list[tuple[str, str, str]]:
+    """The table for programs and for papers: the name of a file, what is on its button, and its address."""
+    files = {
+        "table.csv": ("CSV", "text/csv", to_csv(material.rows, material.targets)),
+        "table.tex": ("LaTeX", "application/x-tex", to_latex(material.columns)),
+    }
+    return [
+        (name, words, f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}")
+        for name, (words, kind, text) in files.items()
+    ]
+
+
+def parts(material: Material, splits: Splits, coming: Sequence[Coming] = ()) -> dict[str, str]:
     """The parts of a page that change while runs go on, by the names of their elements."""
     macros: Any = _template("parts.html.jinja").module
-    facts = Facts(material)
-    found = {name: getattr(macros, name)(facts) for name in ("summary", "results", "settings", "reproduce")}
+    facts = Facts(material, coming)
+    named = ("summary", "progress", "settings", "reproduce")
+    found = {name: getattr(macros, name)(facts) for name in named}
+    found["results"] = macros.results(facts, _downloads(material))
     found["split"] = macros.splits([SplitPicture(split) for split in splits.found], splits.missing)
     return {f"{name}-part": str(html) for name, html in found.items()}
 

@@ -8,16 +8,20 @@ import io
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from PIL import Image
 
 from fedacg.config.experiment import show
 from fedacg.report.cells import ABSENT, Cell, Column
+from fedacg.report.coming import Coming
 from fedacg.report.labels import LabelCounts, Split
-from fedacg.report.runs import Group, Run, common, differing
-from fedacg.report.series import Material, colour_of, dashes_of
+from fedacg.report.runs import Group, Run, Settings, common, differing
+from fedacg.report.series import Material
+from fedacg.report.style import Style, styles_of
 from fedacg.runs.folder import EXPERIMENT
+from fedacg.runs.history import human_seconds
 
 _HEAT = (46, 134, 200)
 """The colour of a split's picture; shares are how much of it covers the ground, light or dark."""
@@ -35,6 +39,11 @@ class Ink:
 
     colour: int
     dashes: str
+    bold: bool = False
+
+    @classmethod
+    def of(cls, style: Style) -> Self:
+        return cls(style.colour, " ".join(f"{1.6 * dash:g}" for dash in style.dashes), style.bold)
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,10 @@ class RunLine:
     seed: int
     rounds: str
     state: str
+    left: str
+    """How long it will go on, as far as that can be told."""
+    share: float
+    """The part of its rounds that is done, in percent."""
     digest: str
     command: str
     description: str
@@ -53,28 +66,67 @@ class RunLine:
 class Facts:
     """All that the templates say about the runs."""
 
-    def __init__(self, material: Material) -> None:
+    def __init__(self, material: Material, coming: Sequence[Coming] = ()) -> None:
         groups, runs = material.groups, material.runs
-        several = [run.settings for run in runs]
+        several = [effective(run.settings) for run in runs]
+        self.headline = material.headline
         shared = {key: show(value) or '""' for key, value in common(several).items() if key != "name"}
         self.notes = material.notes
         self.title = _title(runs)
         self.lead = _lead(groups, runs, shared)
         self.columns: Sequence[Column] = material.columns
-        self.rows = _rows(material.columns)
+        self.rows = _rows(material.columns, styles_of([group.method for group in groups]))
         self.differ, self.differences = _differences(groups, differing(several))
         self.common = _by_table(shared)
         self.runs = [_run_line(run) for run in runs]
+        self.coming = coming
         self.commands = "\n".join(run.command for run in self.runs)
         self.versions = _versions(runs)
 
 
-def _rows(columns: Sequence[Column]) -> list[tuple[Ink, tuple[Cell, ...]]]:
+def _rows(columns: Sequence[Column], styles: Sequence[Style]) -> list[tuple[Ink, tuple[Cell, ...]]]:
     rows = zip(*(column.cells for column in columns), strict=True)
-    return [
-        (Ink(colour_of(place), " ".join(f"{1.6 * dash:g}" for dash in dashes_of(place))), cells)
-        for place, cells in enumerate(rows)
-    ]
+    return [(Ink.of(style), cells) for style, cells in zip(styles, rows, strict=True)]
+
+
+_OFF = (
+    *("data.path", "data.split_file", "data.partial", "data.augment", "model.factorise", "cohort.size"),
+    *(
+        "population.present",
+        "failures.drop",
+        "failures.straggle",
+        "local.steps",
+        "local.milestones",
+        "local.warmup",
+    ),
+    *("local.epoch_decay", "local.momentum", "local.weight_decay", "local.clip", "evaluate.examples"),
+    *("evaluate.client_losses", "engine.workers", "engine.address", "analysis.rounds", "analysis.every"),
+)
+"""Settings that are off when they are nothing, zero or false."""
+
+
+def effective(settings: Settings) -> Settings:
+    """The settings that do something in this run: not those that are off, nor those that another one decides."""
+    get = settings.get
+    synthetic, adam = get("data.name") == "synthetic", get("local.optimiser", "sgd") != "sgd"
+    split = None if get("data.split_file") else get("data.split", "dirichlet")
+    idle = {
+        "data.split": split is None,
+        "data.alpha": split not in ("dirichlet", "dirichlet-unequal", "quantity") and not synthetic,
+        "data.beta": not synthetic,
+        "data.shards": split != "shards",
+        "cohort.fraction": bool(get("cohort.size")),
+        "population.stage": not get("population.present"),
+        "population.replace": not get("population.present"),
+        "failures.work": not get("failures.straggle"),
+        "local.epochs": bool(get("local.steps")),
+        "local.schedule": get("local.schedule") == "exponential" and get("local.lr_decay") == 1,
+        "local.lr_decay": get("local.lr_decay") == 1,
+        "local.nesterov": not get("local.momentum"),
+        **dict.fromkeys(("local.beta1", "local.beta2", "local.epsilon"), not adam),
+        **{key: not get(key) for key in _OFF},
+    }
+    return {key: value for key, value in settings.items() if not idle.get(key)}
 
 
 def _title(runs: Sequence[Run]) -> str:
@@ -98,7 +150,7 @@ def _differences(groups: Sequence[Group], keys: Sequence[str]) -> tuple[list[str
     others = [key for key in keys if not key.startswith("method.") and key != "name"]
     rows = []
     for group in groups:
-        settings = group.runs[0].settings
+        settings = effective(group.runs[0].settings)
         own = [f"{key.removeprefix('method.')} = {show(settings[key])}" for key in options if key in settings]
         values = [_values(group, key) for key in others]
         rows.append((group.label, [", ".join(own) or ABSENT, *values] if options else values))
@@ -106,7 +158,7 @@ def _differences(groups: Sequence[Group], keys: Sequence[str]) -> tuple[list[str
 
 
 def _values(group: Group, key: str) -> str:
-    return ", ".join(dict.fromkeys(show(run.settings.get(key)) for run in group.runs))
+    return ", ".join(dict.fromkeys(show(effective(run.settings).get(key)) for run in group.runs))
 
 
 def _by_table(shared: dict[str, str]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -125,10 +177,19 @@ def _run_line(run: Run) -> RunLine:
         seed=run.seed,
         rounds=f"{run.history.rounds}" if planned is None else f"{run.history.rounds} / {planned}",
         state="in progress" if run.summary is None else "finished",
+        left=_left(run),
+        share=round(100 * run.history.rounds / planned, 1) if isinstance(planned, int) and planned else 100.0,
         digest=str((run.summary or {}).get("vector_sha256", ""))[:12],
         command=shlex.join(["fedacg", "run", str(run.folder / EXPERIMENT)]),
         description=run.description.rstrip(),
     )
+
+
+def _left(run: Run) -> str:
+    planned, done = run.experiment.get("rounds"), len(run.history)
+    if run.summary is not None or not done or not isinstance(planned, int):
+        return ""
+    return f"{human_seconds(run.history.seconds['total'] / done * (planned - run.history.rounds))} left"
 
 
 def _versions(runs: Sequence[Run]) -> str:

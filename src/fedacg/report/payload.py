@@ -103,10 +103,12 @@ def to_json(
 def _curve(curve: Curve, most: int) -> Record:
     return {
         "label": curve.label,
-        "colour": curve.colour,
-        "dashes": curve.dashes,
+        "colour": curve.style.colour,
+        "dashes": curve.style.dashes,
+        "bold": curve.style.bold,
         "evaluated": _track(curve.evaluated, most),
         "played": _track(curve.played, most),
+        "further": {name: _track(track, most // 4) for name, track in curve.further.items()},
     }
 
 
@@ -124,6 +126,9 @@ def _track(track: Track, most: int) -> Record:
         record[name] = _numbers(means.mean[kept], 4)
         if means.deviation is not None:
             record[f"{name}_sd"] = _numbers(means.deviation[kept], 3)
+            some = kept[:: max(1, len(means.seeds) * len(kept) // most)]
+            record[f"{name}_seeds"] = [_numbers(seed[some], 4) for seed in means.seeds]
+            record["seeds_at"] = some.tolist() if len(some) < len(kept) else []
     return record
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from fedacg.config.experiment import Experiment, decisive, flatten, show
 from fedacg.config.goals import Goal
+from fedacg.config.methods import method_title
 from fedacg.core import files
 from fedacg.core.output import printable_tree
 from fedacg.errors import InputError
@@ -61,7 +62,7 @@ def labels(several: Sequence[Settings]) -> list[str]:
         shown = _telling([essential(member) for member in members], data_sets)
         for place, member in zip(places, members, strict=True):
             parts = [_part(key, member[key]) for key in shown if key in member]
-            names[place] = f"{method} {', '.join(parts)}" if parts else method
+            names[place] = f"{method_title(method)} {', '.join(parts)}" if parts else method_title(method)
     return names
 
 
@@ -197,7 +198,7 @@ def load_run(folder: Path, read: ReadRounds = read_metrics) -> Run:
     lossless = [m for m in history if m.test_loss is not None and m.test_loss != m.test_loss]
     if lossless:
         notes.append(f"{folder}: the test loss is not a number in {len(lossless)} rounds")
-    label = method_name(flatten(experiment))
+    label = method_title(method_name(flatten(experiment)))
     return Run(folder, label, experiment, description, history, summary, tuple(notes), sealed)
 
 

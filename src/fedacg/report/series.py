@@ -4,7 +4,7 @@ Nothing is drawn here. Accuracies are in percent from here on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import accumulate
 
@@ -16,28 +16,16 @@ from fedacg.config.goals import Goal
 from fedacg.errors import InputError
 from fedacg.report.cells import Column, columns_of
 from fedacg.report.runs import Group, Run, cautions, goals_of, targets_of
-from fedacg.report.table import Row, rows_of
+from fedacg.report.style import Style, styles_of
+from fedacg.report.table import Row, headline, rows_of
 from fedacg.runs.history import ACCURACY, History, Shown, bytes_unit
 
 Floats = NDArray[np.float64]
 Figures = Mapping[str, Sequence[float]]
 """What a run measured, by name; "rounds" says when."""
 
-PALETTE = (
-    ("#0072b2", "#56a8e0"),
-    ("#d55e00", "#f08a3c"),
-    ("#009e73", "#2dc79a"),
-    ("#b4588c", "#dd8fb8"),
-    ("#b87d00", "#f0bd40"),
-    ("#2a93cb", "#8fd0f5"),
-    ("#5a5a5a", "#b4b4b4"),
-)
-"""Colours for light and for dark ground, in the order given out: after Okabe and Ito, whose hues stay
-apart for colour-blind readers; their yellow is left out, as it does not show on paper. Each stands out from
-its ground by 3 to 1 at least."""
-
-DASHES: tuple[tuple[int, ...], ...] = ((), (6, 2), (6, 2, 1, 2), (3, 2))
-"""Line patterns: the palette is gone through once in each, so 28 curves can be told apart."""
+DRIFT = ("divergence_relative", "cosine")
+"""Of what a round records of the spread of its local models: the figures that can be compared between methods."""
 
 
 class Axis(StrEnum):
@@ -55,6 +43,8 @@ class Means:
     mean: Floats
     deviation: Floats | None
     percent: bool = True
+    seeds: tuple[Floats, ...] = ()
+    """The single ones, where there are several."""
 
     @property
     def band(self) -> tuple[Floats, Floats] | None:
@@ -85,7 +75,7 @@ class Curve:
     """One group of runs along its rounds."""
 
     label: str
-    place: int
+    style: Style
     evaluated: Track
     """The figures `accuracy`, `average` and `loss` of the rounds that have the figure that is shown."""
     played: Track
@@ -93,41 +83,46 @@ class Curve:
     shown: Shown = ACCURACY
     """What `accuracy` and `average` are of; another figure where the runs have no accuracy."""
 
-    @property
-    def colour(self) -> int:
-        """The place in the palette."""
-        return colour_of(self.place)
-
-    @property
-    def dashes(self) -> tuple[int, ...]:
-        """Lengths of dash and gap; empty for an unbroken line."""
-        return dashes_of(self.place)
-
-
-def colour_of(place: int) -> int:
-    """The place in the palette of the group at this place."""
-    return place % len(PALETTE)
-
-
-def dashes_of(place: int) -> tuple[int, ...]:
-    """Lengths of dash and gap of the group at this place; empty for an unbroken line."""
-    return DASHES[place // len(PALETTE) % len(DASHES)]
+    further: Mapping[str, Track] = field(default_factory=dict)
+    """The figure `value` of each score, and of how the local models spread."""
 
 
 def curves_of(groups: Sequence[Group]) -> list[Curve]:
     """A curve for each group with an evaluation; a group keeps its colour whether or not others have one."""
     shown = Shown.of(run.history for group in groups for run in group.runs)
-    curves = (_curve(group, place, shown) for place, group in enumerate(groups))
+    styles = styles_of([group.method for group in groups])
+    curves = [_curve(group, style, shown) for group, style in zip(groups, styles, strict=True)]
     return [curve for curve in curves if curve.evaluated.rounds]
 
 
-def _curve(group: Group, place: int, shown: Shown) -> Curve:
+def _curve(group: Group, style: Style, shown: Shown) -> Curve:
     histories = [run.history for run in group.runs]
     evaluated = _track(histories, _evaluated(shown))
     if not shown.percent:
         loose = {name: replace(means, percent=False) for name, means in evaluated.figures.items()}
         evaluated = replace(evaluated, figures=loose)
-    return Curve(group.label, place, evaluated, _track(histories, _played), shown)
+    further = {name: _track(histories, _further(name)) for name in further_figures(histories)}
+    return Curve(group.label, style, evaluated, _track(histories, _played), shown, further)
+
+
+def further_figures(histories: Sequence[History]) -> list[str]:
+    """Figures beyond accuracy and losses that any of these runs has: scores by their names, and drift."""
+    scores = list(dict.fromkeys(name for history in histories for name in history.score_names))
+    drift = [name for name in DRIFT if any(m.drift and name in m.drift for h in histories for m in h)]
+    return [*scores, *(f"drift/{name}" for name in drift)]
+
+
+def _further(name: str) -> Callable[[History], Figures]:
+    def measure(history: History) -> Figures:
+        kind, _, figure = name.partition("/")
+        if kind == "drift":
+            found = {m.round: float((m.drift or {}).get(figure, np.nan)) for m in history}
+        else:
+            found = history.series(name)
+        known = {number: value for number, value in found.items() if np.isfinite(value)}
+        return {"rounds": list(known), "value": list(known.values())}
+
+    return measure
 
 
 def _evaluated(shown: Shown) -> Callable[[History], Figures]:
@@ -175,7 +170,7 @@ def _means(seeds: Sequence[Floats]) -> Means:
     # A diverged loss may be too large to be squared; the page shows no number there.
     with np.errstate(over="ignore", invalid="ignore"):
         deviation = np.std(seeds, axis=0, ddof=1) if len(seeds) > 1 else None
-        return Means(np.mean(seeds, axis=0), deviation)
+        return Means(np.mean(seeds, axis=0), deviation, seeds=tuple(seeds) if len(seeds) > 1 else ())
 
 
 def along(curves: Sequence[Curve], axis: Axis) -> tuple[list[Floats], str]:
@@ -222,6 +217,8 @@ class Material:
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
     curves: tuple[Curve, ...]
+    headline: str = ""
+    """Who won and by how much; empty where that cannot be said."""
 
     @property
     def runs(self) -> list[Run]:
@@ -249,4 +246,5 @@ def gather(groups: Sequence[Group], targets: Sequence[float] | None) -> Material
         rows=tuple(rows),
         columns=tuple(columns_of(rows, goals, ranked=not several_data_sets)),
         curves=tuple(curves_of(groups)),
+        headline="" if several_data_sets else headline(rows, goals, over=all(run.summary for run in runs)),
     )

@@ -58,6 +58,11 @@ class Effort:
         """How many seeds reached the target."""
         return sum(seed.reached for seed in self.seeds)
 
+    @property
+    def missed(self) -> int:
+        """How many did not."""
+        return len(self.seeds) - self.reached
+
 
 @dataclass(frozen=True)
 class Row:
@@ -114,8 +119,74 @@ def _row(group: Group, targets: Sequence[Goal], shown: Shown) -> Row:
     )
 
 
+def headline(rows: Sequence[Row], targets: Sequence[float], *, over: bool) -> str:
+    """Who won and by how much, in a sentence or two that claim no more than the seeds allow; empty if unknown.
+
+    It goes by the moving average of the test accuracy where the runs end; with runs that are not `over`, so far.
+    """
+    ranked = sorted((row for row in rows if row.moving_average), key=lambda row: -_end(row).mean)
+    if not ranked:
+        return ""
+    best, *others = ranked
+    value = f"{_end(best).mean:.2f} %"
+    if not others:
+        words = f"{best.label} {'ended' if over else 'is so far'} at {_AVERAGE} {value}"
+        return f"{words}{_soonest(best, None, targets)}. {_seeds([best])}"
+    lead, rest = "ended highest" if over else "is highest so far", others[0]
+    gap = _end(best).mean - _end(rest).mean
+    if round(gap, 2) == 0:
+        words = f"{best.label} and {rest.label} {'ended' if over else 'are so far'} level, at {_AVERAGE} {value}"
+        return f"{words}. {_seeds([best, rest])}"
+    by = f"{gap:.2f} points above {rest.label}"
+    plain = next((row for row in others[1:] if row.method == "fedavg"), None)
+    if plain:
+        by += f" and {_end(best).mean - _end(plain).mean:.2f} above {plain.label}"
+    words = f"{best.label} {lead}, with {_AVERAGE} {value}: {by}"
+    return f"{words}{_soonest(best, plain or rest, targets)}. {_seeds([best, rest], gap)}"
+
+
+_AVERAGE = "a moving average of the test accuracy of"
+
+
+def _end(row: Row) -> Spread:
+    assert row.moving_average is not None
+    return row.moving_average
+
+
+def _soonest(best: Row, other: Row | None, targets: Sequence[float]) -> str:
+    """How soon the best reached the highest target that it did reach, beside another."""
+    reached = [(target, place) for place, target in enumerate(targets) if best.rounds_to[place].spread]
+    if not reached:
+        return ""
+    target, place = max(reached)
+    rounds = best.rounds_to[place].spread
+    assert rounds is not None
+    words = f". It reached {100 * target:.6g} % after {rounds.mean:.0f} round{'s' * (round(rounds.mean) != 1)}"
+    if other is None:
+        return words
+    theirs = other.rounds_to[place]
+    if theirs.spread is None:
+        return f"{words}, which {other.label} did not in {theirs.spent}"
+    return f"{words}, {other.label} after {theirs.spread.mean:.0f}"
+
+
+def _seeds(rows: Sequence[Row], gap: float | None = None) -> str:
+    """What the number of seeds allows to say."""
+    fewest = min(len(row.seeds) for row in rows)
+    if fewest == 1:
+        return "One seed each: the order may be chance." if len(rows) > 1 else "One seed."
+    if gap is None:
+        return f"Mean over {fewest} seeds."
+    spread = sum((_end(row).std or 0.0) ** 2 for row in rows) ** 0.5
+    verdict = "no more than" if gap <= spread else "more than"
+    return f"Over {fewest} seeds the difference is {verdict} its standard deviation of {spread:.2f} points."
+
+
 def to_csv(rows: Sequence[Row], targets: Sequence[float]) -> str:
-    """The table for programs: full precision, bytes in bytes, "100+" where a seed missed the target."""
+    """The table for programs: but for the first two columns numbers only, in full precision, bytes in bytes.
+
+    Where `not_reached_T` seeds missed a target, rounds and bytes to it are the least that one spent in vain.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     accuracy = not rows or rows[0].shown.name == "test_accuracy"
@@ -123,15 +194,15 @@ def to_csv(rows: Sequence[Row], targets: Sequence[float]) -> str:
     heads = ["label", "method", "seeds", *_pair_of_heads(shown)]
     heads += _pair_of_heads("moving_average_percent" if accuracy else f"{shown}_moving_average")
     for goal in goals_of(rows, targets):
-        heads += [f"reached_{goal.key}", *_pair_of_heads(f"rounds_to_{goal.key}")]
+        heads += [f"not_reached_{goal.key}", *_pair_of_heads(f"rounds_to_{goal.key}")]
         heads += _pair_of_heads(f"bytes_to_{goal.key}")
     writer.writerow([*heads, *_pair_of_heads("seconds")])
     for row in rows:
         numbers = _pair(row.accuracy) + _pair(row.moving_average)
         for rounds, sent in zip(row.rounds_to, row.bytes_to, strict=True):
-            numbers += [f"{rounds.reached}/{len(rounds.seeds)}", *_effort_pair(rounds), *_effort_pair(sent)]
-        seeds = " ".join(map(str, row.seeds))
-        writer.writerow([csv_text(row.label), csv_text(row.method), seeds, *numbers, *_pair(row.seconds)])
+            numbers += [f"{rounds.missed}", *effort_pair(rounds), *effort_pair(sent)]
+        names = csv_text(row.label), csv_text(row.method)
+        writer.writerow([*names, len(row.seeds), *numbers, *_pair(row.seconds)])
     return out.getvalue()
 
 
@@ -145,5 +216,6 @@ def _pair(spread: Spread | None) -> list[str]:
     return [repr(spread.mean), "" if spread.std is None else repr(spread.std)]
 
 
-def _effort_pair(effort: Effort) -> list[str]:
-    return _pair(effort.spread) if effort.spread else [f"{effort.spent}+", ""]
+def effort_pair(effort: Effort) -> list[str]:
+    """Mean and deviation, or what was spent in vain."""
+    return _pair(effort.spread) if effort.spread else [f"{effort.spent}", ""]

@@ -37,7 +37,7 @@ from fedacg.runs.folder import (
 )
 from fedacg.runs.history import read_metrics
 from fedacg.runs.model_file import load_model
-from fedacg.runs.progress import make_progress
+from fedacg.runs.progress import describe, make_progress
 from fedacg.runs.runner import Result, play, summarise
 from fedacg.runs.session import Session
 from fedacg.simulation.clients import from_csv
@@ -132,17 +132,20 @@ def run(
         if "one place" in ingredients.method.needs:
             raise InputError("cohorts: have no effect, as this method has all data in one place")
         cohorts = _cohorts(cohorts, experiment.rounds, len(ingredients.data.clients))
-    return play(
-        experiment,
-        ingredients,
-        folder=parse_folder(out) if out is not None else None,
-        resume=resume,
-        overwrite=overwrite,
-        cohorts=cohorts,
-        sampler=sampler,
-        callbacks=[*looking, *make_progress(Console(), not progress), *([OnRound(on_round)] if on_round else [])],
-        metrics=metrics,
-    )
+    name = describe(experiment)
+    with make_progress(Console(), not progress, {name: experiment.rounds}) as display:
+        display.turn(name)
+        return play(
+            experiment,
+            ingredients,
+            folder=parse_folder(out) if out is not None else None,
+            resume=resume,
+            overwrite=overwrite,
+            cohorts=cohorts,
+            sampler=sampler,
+            callbacks=[*looking, display, *([OnRound(on_round)] if on_round else [])],
+            metrics=metrics,
+        )
 
 
 def check_flags(**flags: object) -> None:

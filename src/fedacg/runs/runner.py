@@ -22,7 +22,7 @@ from fedacg.core.vector import FlatModel, Layout, clone, sha256
 from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
-from fedacg.runs.build import Ingredients, plan
+from fedacg.runs.build import Ingredients, choose_engine, plan
 from fedacg.runs.callbacks import Callback, RunView, named_callbacks
 from fedacg.runs.client_states import ClientStates, scratch_folder
 from fedacg.runs.folder import CLIENTS, RunFolder
@@ -96,6 +96,7 @@ def play(
     # Refuses what does not fit before anything is begun.
     planned = plan(experiment, ingredients, cohorts, presence, metrics, sampler)
     callbacks = [*named_callbacks(experiment.callbacks), *callbacks]
+    experiment = choose_engine(experiment, ingredients)
     layout = Layout.of(ingredients.module, ingredients.channels_last)
     warm = warm_start(experiment, planned.job, planned.first(), layout) if experiment.start else None
     store = RunFolder(folder, layout) if folder else None

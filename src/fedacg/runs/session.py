@@ -12,7 +12,7 @@ from fedacg.config.experiment import Experiment
 from fedacg.config.sections import EngineSettings
 from fedacg.data.examples import FederatedData
 from fedacg.engines import Engine
-from fedacg.runs.build import Ingredients, load_data, prepare
+from fedacg.runs.build import Ingredients, choose_engine, load_data, prepare
 from fedacg.runs.callbacks import Callback
 from fedacg.runs.folder import is_finished
 from fedacg.runs.runner import Result, play
@@ -20,10 +20,13 @@ from fedacg.simulation.scoring import Metric
 
 
 class Session:
-    """Workers that are started when first needed and stay until the session ends."""
+    """Workers that are started when first needed and stay until the session ends.
 
-    def __init__(self, settings: EngineSettings) -> None:
-        self._settings = settings
+    Where the engine is left to the work, it is that of all `runs` together.
+    """
+
+    def __init__(self, settings: EngineSettings, runs: int = 1) -> None:
+        self._settings, self._runs = settings, runs
         self._engine: Engine | None = None
         self._data: tuple[object, FederatedData] | None = None
 
@@ -44,6 +47,15 @@ class Session:
             self._data = wanted, load_data(experiment)
         return prepare(experiment, self._data[1])
 
+    def settle(self, experiment: Experiment, ingredients: Ingredients) -> Experiment:
+        """The description with the engine that all runs of the session share; the first of them decides."""
+        if self._settings.name == "auto":
+            self._settings = choose_engine(experiment, ingredients, self._runs).engine
+        if experiment.engine.name != "auto":
+            return experiment
+        engine = experiment.engine.model_copy(update={"name": self._settings.name})
+        return experiment.model_copy(update={"engine": engine})
+
     def play(
         self,
         experiment: Experiment,
@@ -58,6 +70,7 @@ class Session:
     ) -> Result:
         """Play one of them, as `runner.play` does."""
         ingredients = ingredients or self.prepare(experiment)
+        experiment = self.settle(experiment, ingredients)
         if self._engine is None:
             self._engine = engines.start(self._settings)
         return play(

@@ -8,6 +8,19 @@ const FIGURES = {
   training: { track: "played", axis: "training loss" },
 };
 const MOST_BEHIND = 8; // more faint curves behind the averages would be fog
+const MOST_IN_LEGEND = 7; // of more curves each has its name at its end as well
+const ROOM_FOR_NAMES = 640; // pixels of width, below which there is none
+
+/** A figure by its name: one of those above, or a score or a measure of drift that some rounds have. */
+function figureOf(name) {
+  return FIGURES[name] ?? { track: name, axis: name.replaceAll("_", " ").replace("/", ": "), free: true };
+}
+
+/** The numbers of a curve for a figure; none where it has not got it. */
+function trackOf(curve, name) {
+  if (name in FIGURES) return curve[FIGURES[name].track];
+  return curve.further[name] ?? { rounds: [], bytes: [], seconds: [], value: [] };
+}
 
 class Chart {
   constructor(root) {
@@ -19,6 +32,9 @@ class Chart {
     this.lines = [];
     this.off = new Set();
     this.at = null;
+    this.singles = root.querySelector(".singles input");
+    this.singles.addEventListener("change", () => this.draw());
+    root.querySelector(".png").addEventListener("click", () => savePicture(this.plot, "curves.png"));
     root.querySelector(".choices").addEventListener("change", () => {
       this.at = null;
       this.arrange();
@@ -47,6 +63,7 @@ class Chart {
     if (!same) this.legend.replaceChildren(...curves.map((curve) => this.entry(curve)));
     if (!same) this.arrange();
     this.root.querySelector(".switches").hidden = curves.length < 4;
+    this.root.querySelector(".singles").hidden = !curves.some((curve) => curve.evaluated.average_seeds);
     this.draw();
   }
 
@@ -57,14 +74,18 @@ class Chart {
   }
 
   get figure() {
-    return FIGURES[this.choice("figure")];
+    return figureOf(this.choice("figure"));
   }
 
   /** The numbers of a curve as they are chosen; null where there is none to draw. */
   line(curve, name = this.choice("figure")) {
-    const track = curve[FIGURES[name].track];
+    const track = trackOf(curve, name);
     const drawn = this.log ? (value) => (value > 0 ? value : null) : (value) => value;
-    return { curve, xs: track[this.choice("axis")], ys: track[name].map(drawn), spread: track[`${name}_sd`] };
+    const key = name in FIGURES ? name : "value";
+    const xs = track[this.choice("axis")];
+    const singles = (track[`${key}_seeds`] ?? []).map((seed) => seed.map(drawn));
+    const at = track.seeds_at?.length ? track.seeds_at.map((place) => xs[place]) : xs;
+    return { curve, xs, ys: track[key].map(drawn), spread: track[`${key}_sd`], singles, at };
   }
 
   /** The numbers of all curves that are switched on and have any. */
@@ -142,8 +163,13 @@ class Chart {
     this.cursor = svg("g", { class: "cursor" });
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
     picture.append(this.grid(), this.goals());
-    if (this.figure.behind && lines.length <= MOST_BEHIND) picture.append(...lines.map((line) => this.behind(line)));
-    picture.append(...lines.map((line) => this.trace(line)), this.cursor);
+    if (this.figure.behind && lines.length <= MOST_BEHIND && !this.alone) {
+      picture.append(...lines.map((line) => this.behind(line)));
+    }
+    // The bold one last, so that it lies above the others.
+    const order = [...lines].sort((one, other) => one.curve.bold - other.curve.bold);
+    picture.append(...order.map((line) => this.trace(line)), this.cursor);
+    if (this.frame.names) picture.append(this.names(lines));
     this.plot.replaceChildren(picture);
     this.plot.setAttribute("aria-label", `${lines.length} curves: ${this.figure.axis}, by ${this.frame.name}`);
     this.point(this.at);
@@ -159,11 +185,13 @@ class Chart {
     const rows = (this.log ? logTicks : linearTicks)(low, high, count);
     const columns = linearTicks(0, end / size, Math.max(3, Math.round(width / 110)), axis.whole);
     const left = 12 + 7 * Math.max(...rows.map((tick) => tickText(tick).length), 2);
-    const [right, top, bottom] = [14, 26, 44];
+    const names = lines.length > MOST_IN_LEGEND && width >= ROOM_FOR_NAMES;
+    const longest = Math.max(...this.shortened(lines).map((label) => label.length), 0);
+    const [right, top, bottom] = [names ? 30 + 6.6 * longest : 14, 26, 44];
     const [from, to] = this.log ? [Math.log(low), Math.log(high)] : [low, high];
     const up = this.log ? Math.log : (value) => value;
     return {
-      width, height, left, right, top, bottom, rows, columns, size, name, end,
+      width, height, left, right, top, bottom, rows, columns, size, name, end, names,
       x: (value) => left + ((width - left - right) * value) / end,
       y: (value) => top + (height - top - bottom) * (1 - (up(value) - from) / (to - from)),
     };
@@ -171,7 +199,8 @@ class Chart {
 
   heights(lines) {
     const values = this.figure.percent ? [...this.targets] : [];
-    for (const { ys, spread } of lines) {
+    for (const { ys, spread, singles } of lines) {
+      if (this.alone) for (const seed of singles) values.push(...seed);
       ys.forEach((y, place) => y !== null && values.push(y - (spread?.[place] ?? 0), y + (spread?.[place] ?? 0)));
     }
     if (this.figure.behind && lines.length <= MOST_BEHIND) {
@@ -183,7 +212,7 @@ class Chart {
     const high = usable.reduce((one, other) => Math.max(one, other));
     if (this.log) return [low / 1.04, high * 1.04];
     const air = 0.04 * (high - low) || 0.5;
-    return [low < 0 ? low - air : Math.max(low - air, 0), this.figure.percent ? Math.min(high + air, 100) : high + air];
+    return [low < 0 || this.figure.free ? low - air : Math.max(low - air, 0), this.figure.percent ? Math.min(high + air, 100) : high + air];
   }
 
   grid() {
@@ -218,10 +247,54 @@ class Chart {
     return svg("path", { class: `raw c${curve.colour}`, d: this.path(xs, ys) });
   }
 
-  trace({ curve, xs, ys, spread }) {
-    const group = svg("g", { class: `curve c${curve.colour}` });
+  /** Whether single seeds are drawn in place of what they spread over. */
+  get alone() {
+    return this.singles.checked;
+  }
+
+  /** The curves' names beside their ends, none over another. */
+  names(lines) {
+    const { x, y, top, height, bottom, width, right } = this.frame;
+    const ended = lines.filter(({ ys }) => typeof last(ys) === "number");
+    const ends = ended.map(({ curve, xs, ys }) => {
+      const place = ys.findLastIndex((value) => value !== null);
+      return { curve, from: x(xs[place]), y: y(ys[place]) };
+    });
+    ends.sort((one, other) => one.y - other.y);
+    const gap = Math.min(14, (height - top - bottom) / Math.max(ends.length - 1, 1));
+    let above = -Infinity;
+    for (const end of ends) above = end.at = Math.max(end.y, above + gap);
+    let below = height - bottom;
+    for (const end of ends.toReversed()) {
+      end.at = Math.min(end.at, below);
+      below = end.at - gap;
+    }
+    const labels = this.shortened(ends);
+    const group = svg("g", { class: "names" });
+    const across = width - right + 8;
+    ends.forEach(({ curve, from, y: down, at }, place) => {
+      group.append(svg("path", { class: `c${curve.colour}`, d: `M${from.toFixed(1)} ${down.toFixed(1)}L${across} ${at.toFixed(1)}h8` }));
+      const bold = curve.bold ? " bold" : "";
+      const text = { class: `c${curve.colour}${bold}`, x: across + 12, y: at, dy: "0.32em" };
+      group.append(svg("text", text, labels[place]));
+    });
+    return group;
+  }
+
+  /** The names that stand beside ends: without the words that all begin with, as the method of a sweep. */
+  shortened(those) {
+    let words = those.map(({ curve }) => curve.label.split(" "));
+    while (words.length > 1 && words.every((each) => each.length > 1 && each[0] === words[0][0])) {
+      words = words.map((each) => each.slice(1));
+    }
+    return words.map((each) => each.join(" ")).map((name) => (name.length > 26 ? `${name.slice(0, 25)}…` : name));
+  }
+
+  trace({ curve, xs, ys, spread, singles, at }) {
+    const group = svg("g", { class: `curve c${curve.colour}${curve.bold ? " bold" : ""}` });
     group.dataset.label = curve.label;
-    if (spread) group.append(svg("path", { class: "band", d: this.band(xs, ys, spread) }));
+    if (this.alone) group.append(...singles.map((seed) => svg("path", { class: "single", d: this.path(at, seed) })));
+    else if (spread) group.append(svg("path", { class: "band", d: this.band(xs, ys, spread) }));
     const dashes = curve.dashes.map((dash) => 1.6 * dash).join(" ");
     group.append(svg("path", { class: "line", d: this.path(xs, ys), "stroke-dasharray": dashes || "none" }));
     return group;
@@ -310,7 +383,7 @@ function last(values) {
 }
 
 /** A piece of a curve, as it stands beside its name. */
-function swatch({ colour, dashes }) {
+function swatch({ colour, dashes, bold }) {
   const line = svg("path", { d: "M2 5H28", "stroke-dasharray": dashes.map((dash) => 1.6 * dash).join(" ") || "none" });
-  return svg("svg", { class: `swatch c${colour}`, viewBox: "0 0 30 10", "aria-hidden": "true" }, line);
+  return svg("svg", { class: `swatch c${colour}${bold ? " bold" : ""}`, viewBox: "0 0 30 10", "aria-hidden": "true" }, line);
 }

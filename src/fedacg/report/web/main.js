@@ -43,6 +43,7 @@ async function copy(button) {
 /** What buttons, headings and pictures in a part of the page do. */
 function enhance(part, splits) {
   for (const table of part.querySelectorAll("table.sortable")) makeSortable(table);
+  for (const region of part.querySelectorAll(".scroll")) hintScroll(region);
   for (const button of part.querySelectorAll("button.copy")) button.addEventListener("click", () => copy(button));
   part.querySelectorAll("figure.split").forEach((figure, place) => makeSplit(figure, splits[place]));
   for (const row of part.querySelectorAll("tr[data-label]")) {
