@@ -217,8 +217,8 @@ def test_progress_is_shown_only_when_asked_for(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("console", "widgets", "kind"),
     [
-        ({"force_terminal": True}, False, progress.Bars),
-        ({"force_jupyter": True}, True, progress.Bars),
+        ({"force_terminal": True}, False, progress.Block),
+        ({"force_jupyter": True}, True, progress.Block),
         ({"force_jupyter": True}, False, progress.Lines),
         ({}, True, progress.Lines),
     ],
@@ -227,5 +227,5 @@ def test_bars_live_at_terminals_and_in_notebooks(
     console: dict[str, Any], widgets: bool, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "find_spec", lambda name: object() if widgets else None)
-    (found,) = progress.make_progress(Console(file=io.StringIO(), **console), quiet=False)
+    found = progress.make_progress(Console(file=io.StringIO(), **console), False, {"one": 2})
     assert type(found) is kind

@@ -55,7 +55,7 @@ def test_resuming_what_is_finished_says_so(fedacg: Command) -> None:
     first = fedacg(*run)
     again = fedacg(*run, "--resume")
     assert again.code == 0
-    assert again.out.startswith("one: finished before; nothing is left to do\n")
+    assert again.out.startswith("one: this run is finished, and nothing is left to resume; --set rounds=4 would")
     digest = next(line for line in first.out.splitlines() if "sha256" in line)
     assert digest in again.out, "its figures are shown"
     compare = ["compare", "tiny.toml", "--methods", "fedavg,fedacg", "--set", "rounds=1", "--out", "all"]

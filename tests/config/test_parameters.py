@@ -45,7 +45,7 @@ def test_none_is_as_good_as_not_given() -> None:
         ({"local": {"lr": -1}}, "local.lr = -1: must be greater than 0"),
         ({"targets": [0.5, 90]}, "targets.1 = 90: must be less than or equal to 1"),
         ({"options": {"lam": 2}}, "method.lam = 2: must lie in [0, 1)"),
-        ({"engine": "thread"}, "engine = 'thread': must be 'serial', 'processes' or 'ray'"),
+        ({"engine": "thread"}, "engine = 'thread': must be 'auto', 'serial', 'processes' or 'ray'"),
         ({"local": 5}, "local = 5: must be a table, [local] in a file"),
         ({"local": 5, "lr": 0.1}, "local = 5: must be a table, [local] in a file"),
         ({"learning_rate": 1}, "unknown parameter 'learning_rate': choose from"),

@@ -171,7 +171,7 @@ def test_curves_and_page_draw_what_there_is(regressions: Path, tmp_path: Path) -
     values = [value for curve in curves for value in curve.evaluated["accuracy"].mean]
     assert 0 <= low <= min(values) <= max(values) <= high < 2 * max(values), "the axis is that of the error"
     (axes,) = draw(curves, Axis.ROUNDS, [0.9]).axes
-    assert axes.get_ylabel() == "test rmse"
+    assert axes.get_ylabel() == "test rmse, moving average"
     write([regressions], tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert '"shown":{"title":"test rmse","percent":false}' in page
