@@ -17,7 +17,7 @@ from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import RunError
 from fedacg.methods.rules import State, Totals, released
 from fedacg.simulation.drift import Drift
-from fedacg.simulation.engine import Answers, Engine, Evaluation, Job, Task, Training
+from fedacg.simulation.engine import Answers, Engine, Evaluation, Job, Network, Task, Training
 from fedacg.simulation.metrics import RoundMetrics
 from fedacg.simulation.replies import Probe, Replies
 from fedacg.simulation.sampling import Attendance, Sampling
@@ -60,7 +60,7 @@ class Federation:
     ) -> None:
         self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
         self.sampling, self._evaluate = sampling, evaluate
-        self._drift = Drift(job.module)
+        self._drift, self._network = Drift(job.module), Network(job)
         self._probes = (self._drift, *probes)
         flat = FlatModel(clone(job.module), channels_last=job.channels_last)
         self.server = ServerState(0, {**job.first_state(flat.w), "buffers": flat.read_buffers()})
@@ -89,7 +89,7 @@ class Federation:
         training = self.engine.train(broadcast, tasks, self.memory.read)
         waited = perf_counter() - asked
         replies = Replies(self.job, round, broadcast, training, self._weights(tasks, training), self._probes)
-        totals = Totals(rule)
+        totals = Totals(rule, self._network)
         for answers, group in replies.groups():
             for reply in group:
                 totals.add(reply)
