@@ -2,10 +2,11 @@
 
     python benchmarks/mistakes.py [--rounds 30] [--seeds 3] [--out docs/results/mistakes.csv] [NAME …]
 
-Each is put in by a subclass of the part it concerns (wrong.py); nothing else differs between the two runs. 20
-clients with Dirichlet(0.1) labels and unequal numbers of examples, 3 per round, 2 local epochs, a learning rate that
-decays by 0.98 per round and gradients clipped to norm 10. Printed are mean test accuracies over the seeds after the
-last round, in percent.
+Each is put in by a subclass of the part it concerns (wrong.py); nothing else differs between the two runs: 20
+clients with Dirichlet(0.1) labels and unequal numbers of examples, 3 per round, 2 local epochs, a learning rate
+that decays by 0.98 per round and gradients clipped to norm 10. Printed are mean test accuracies over the seeds
+after the last round, in percent.
+
 With --out every row is written as soon as it is there; the same command goes on after the last one.
 """
 
