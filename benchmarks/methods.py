@@ -9,7 +9,6 @@ clients take part in every round, as some methods need it.
 """
 
 import argparse
-import csv
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from time import process_time
 
+import rows as table
 from fedacg.engines import one_thread
 from fedacg.methods import METHODS
 from speed import WORKLOADS, our_rounds
@@ -56,15 +56,14 @@ def main() -> None:
     workload = replace(WORKLOADS["lenet"], clients=arguments.cohort, cohort=arguments.cohort)
     with ExitStack() as stack, one_thread():
         found = ratios({name: our_rounds(stack, workload, 1, name, "serial") for name in names}, arguments.rounds)
-    rows = [(name, median(its), min(its), max(its)) for name, its in found.items()]
-    print(f"{COLUMNS[0]:<12}" + "".join(f"{column:>11}" for column in COLUMNS[1:]))
-    for name, *numbers in rows:
-        print(f"{name:<12}" + "".join(f"{number:>11.3f}" for number in numbers))
-    if arguments.out:
-        with arguments.out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            writer.writerows((name, *(f"{number:.3f}" for number in numbers)) for name, *numbers in rows)
+    rows = [
+        dict(zip(COLUMNS, (name, *(f"{number:.3f}" for number in (median(its), min(its), max(its)))), strict=True))
+        for name, its in found.items()
+    ]
+    for cells in (COLUMNS, *(row.values() for row in rows)):
+        name, *numbers = cells
+        print(f"{name:<12}" + "".join(f"{number:>11}" for number in numbers))
+    table.save(arguments.out, COLUMNS, rows)
 
 
 if __name__ == "__main__":

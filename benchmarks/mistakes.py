@@ -11,18 +11,16 @@ With --out every row is written as soon as it is there; the same command goes on
 """
 
 import argparse
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from io import StringIO
 from pathlib import Path
 from statistics import mean
 
+import rows as table
 import wrong
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, override, with_method
-from fedacg.core.files import write_whole
 from fedacg.data.examples import FederatedData
 from fedacg.engines import one_thread
 from fedacg.engines.serial import SerialEngine
@@ -172,7 +170,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
     wanted = [mistake for mistake in MISTAKES if not arguments.names or mistake.name in arguments.names]
-    rows = read(arguments.out)
+    rows = table.read(arguments.out)
     right = {row["method"]: row["right"] for row in rows.values()}
     with one_thread():
         for mistake in wanted:
@@ -183,27 +181,10 @@ def main() -> None:
                 found = written([accuracy(run, mistake.put_in) for run in runs])
                 cells = (mistake.name, mistake.method, mistake.what, right[mistake.method], found)
                 rows[mistake.name] = dict(zip(COLUMNS, cells, strict=True))
-                save(rows, arguments.out)
+                done = [rows[each.name] for each in MISTAKES if each.name in rows]
+                table.save(arguments.out, COLUMNS, done)
             shown = zip(rows[mistake.name].values(), (20, 24, 36, 6, 6), strict=True)
             print("  ".join(f"{cell:<{width}}" for cell, width in shown), flush=True)
-
-
-def read(path: Path | None) -> dict[str, dict[str, str]]:
-    """The rows of a run that was stopped; a mistake that has one is not measured again."""
-    if path is None or not path.exists():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        return {row["mistake"]: row for row in csv.DictReader(file)}
-
-
-def save(rows: dict[str, dict[str, str]], path: Path | None) -> None:
-    """All rows so far, in the order of the table, as one whole file."""
-    if path is not None:
-        text = StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows[mistake.name] for mistake in MISTAKES if mistake.name in rows)
-        write_whole(path, text.getvalue().encode())
 
 
 def written(found: list[float | None]) -> str:

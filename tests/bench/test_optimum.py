@@ -1,8 +1,7 @@
 """The figure of the quadratics: what it says of methods holds when they are run again, and follows from theory."""
 
 import csv
-import importlib.util
-import sys
+import importlib
 from pathlib import Path
 from types import ModuleType
 
@@ -11,15 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def optimum() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("optimum_benchmark", ROOT / "benchmarks" / "optimum.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # classes of the model are found by it
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def optimum(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("optimum")
 
 
 def committed() -> dict[str, dict[str, str]]:
