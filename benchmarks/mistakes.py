@@ -3,7 +3,7 @@
     python benchmarks/mistakes.py [--rounds 30] [--seeds 3] [--out docs/results/mistakes.csv] [NAME …]
 
 Each is put in by a subclass of the part it concerns (wrong.py); nothing else differs between the two runs: 20
-clients with Dirichlet(0.1) labels and unequal numbers of examples, 3 per round, 2 local epochs, a learning rate
+clients with Dirichlet(0.1) labels and equally many examples, 3 per round, 2 local epochs, a learning rate
 that decays by 0.98 per round and gradients clipped to norm 10. Printed are mean test accuracies over the seeds
 after the last round, in percent.
 
@@ -100,7 +100,6 @@ STRONG = "fedprox:mu=1.0"
 MISTAKES = (
     Mistake("no-half", STRONG, "pull of 2μ(w − φ)", part(Proximal, lambda p: Proximal(2 * p.mu))),
     Mistake("aliased-anchor", STRONG, "anchor aliases w: no pull", parts(wrong.AliasedAnchor)),
-    Mistake("uniform-weights", "fedavg", "plain mean of the updates", rule(wrong.Unweighted)),
     Mistake("acg-no-accumulation", "fedacg", "m = (1 + λ)Δ", rule(wrong.NeverAccumulates)),
     Mistake("acg-no-penalty", "fedacg:beta=0.1", "penalty without gradient", parts(wrong.AliasedAnchor)),
     Mistake("late-momentum", "fedacg", "θ moves by the m of the round before", rule(wrong.LateMomentum)),

@@ -34,7 +34,7 @@ from fedacg.methods.ghbm import PastModels
 from fedacg.methods.moon import Contrastive
 from fedacg.methods.parts import Forward, Gradient, Proximal
 from fedacg.methods.quantise import BUCKET, Quantise
-from fedacg.methods.rules import Average, Lookahead, Reply, State, Term, Totals
+from fedacg.methods.rules import Lookahead, Reply, State, Term, Totals
 from fedacg.methods.scaffold import Controls, ControlVariate
 from fedacg.methods.stem import MomentumStep
 from fedacg.methods.storm import Storm
@@ -308,13 +308,6 @@ class DualWithoutAgreement(AgreedAscent):
         found = super().direction(gradient, w)
         self._mu[: len(w)].add_(self._s)
         return found
-
-
-class Unweighted(Average):
-    """Δ = mean_S Δ_i, whatever clients have"""
-
-    def collect(self, reply: Reply) -> Mapping[str, Term]:
-        return {"delta": (reply.delta, reply.share)}
 
 
 class Nearest(Quantise):
