@@ -29,6 +29,7 @@ def test_averaging_ends_where_theory_says_and_not_at_the_optimum(optimum: Module
     assert float(committed()["fedavg"]["everybody"]) == pytest.approx(where, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "rounds", "reached"), [("scaffold", 100, 1e-6), ("feddyn", 60, 1e-6)])
 def test_methods_with_variates_or_duals_reach_the_optimum_at_any_participation(
     optimum: ModuleType, method: str, rounds: int, reached: float
