@@ -91,10 +91,15 @@ NAMED = {
     "local.schedule": "constant",
     "local.within": "linear",
     "local.milestones": (7,),
+    "evaluate.goals": ("test_loss<=0.3",),
+    "evaluate.metrics": ("my_package:f1",),
+    "callbacks": ({"name": "best-checkpoint"},),
 }
 """Another value where only some are known."""
 BESIDE = {
     "local.milestones": "local.schedule=step",
+    "start_vectors": "start=/elsewhere",
+    "data.validation_from": "data.validation=0.1",
     "local.epoch_decay": "local.lr_decay=0.5",
     "local.nesterov": "local.momentum=0.5",
 }
@@ -136,7 +141,10 @@ def test_the_fields_are_all_of_a_description_but_the_methods_own() -> None:
 @pytest.mark.parametrize(("key", "kind", "default"), FIELDS, ids=[key for key, _, _ in FIELDS])
 def test_set_reaches_every_field_and_changes_no_other(key: str, kind: Any, default: Any) -> None:
     value = another(key, kind, default)
-    text = json.dumps(list(value) if isinstance(value, tuple) else value)
+    written = (
+        [each["name"] if isinstance(each, dict) else each for each in value] if isinstance(value, tuple) else value
+    )
+    text = json.dumps(written)
     beside = [BESIDE[key]] if key in BESIDE else []
     before = flat(Experiment.parse(override({}, beside)))
     after = flat(Experiment.parse(override({}, [*beside, f"{key}={text}"])))

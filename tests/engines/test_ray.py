@@ -381,6 +381,21 @@ def test_no_method_writes_into_what_it_is_given_nor_warns_of_read_only_memory() 
     assert done.stdout.split() == [*methods.METHODS, "fedacg+paq"]
 
 
+def test_metrics_of_ones_own_and_validation_are_the_same_through_ray(engine: RayEngine) -> None:
+    def weighed(outputs: Tensor, y: Tensor) -> float:
+        places = torch.arange(len(y), dtype=torch.float64)
+        return float((outputs.double().sum(dim=1) * places).sum() + (places * y).sum())
+
+    experiment = described("fedacg", "rounds=2", "evaluate.batch=50", "data.validation=0.1")
+    alone, far = (
+        play(experiment, prepare(experiment), engine=each, metrics={"weighed": weighed})
+        for each in (SerialEngine(), engine)
+    )
+    assert [m.scores for m in far.history] == [m.scores for m in alone.history]
+    assert set(far.history.score_names) >= {"test/weighed", "validation/weighed", "validation/accuracy"}
+    assert torch.equal(far.vector, alone.vector)
+
+
 class Watch(Callback):
     """A callback that measures this process after some rounds: references to objects, megabytes of its own."""
 

@@ -354,9 +354,10 @@ def test_nan_evaluations_and_a_broken_summary_are_noted(tmp_path):
     assert any("summary.json" in note for note in report.notes)
 
 
-def test_a_run_without_any_evaluation_has_a_table_and_empty_pictures(tmp_path):
+def test_a_run_without_any_evaluation_shows_its_training_loss(tmp_path):
     report = write([fake_run(tmp_path / "a", [None, None])], tmp_path / "out")
-    assert report.rows[0].accuracy is None
+    assert report.rows[0].shown.name == "train_loss"
+    assert report.rows[0].accuracy == Spread(1.0, None)
     assert csv_rows(tmp_path / "out")["fedavg"]["rounds_to_0.9"] == "2+"
 
 

@@ -232,7 +232,7 @@ def evaluate(supervisor: Supervisor[Any], job: Job, part: Held, see: See | None)
     for outcome in in_order(supervisor, range(len(spans)), order, window=len(spans)):
         assert isinstance(outcome, Evaluated)
         if see is not None and outcome.seen is not None:
-            see(*map(torch.from_numpy, outcome.seen))
+            see(*map(torch.tensor, outcome.seen))  # copied, as what comes from Ray may only be read
         sums.append(outcome.sums)
     return total(sums)
 

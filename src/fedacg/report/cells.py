@@ -12,8 +12,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from fedacg.report.table import Effort, Row, Spread
-from fedacg.runs.history import bytes_unit, human_bytes, three_digits
+from fedacg.report.table import Effort, Row, Spread, goals_of
+from fedacg.runs.history import ACCURACY, bytes_unit, human_bytes, three_digits
 
 ABSENT = "–"
 _MISSED = 1e15
@@ -49,18 +49,42 @@ def columns_of(rows: Sequence[Row], targets: Sequence[float], ranked: bool = Tru
     columns = [
         Column("method", tuple(Cell(row.label) for row in rows)),
         Column("seeds", tuple(Cell(f"{len(row.seeds)}", value=len(row.seeds)) for row in rows)),
-        _accuracies("accuracy %", [row.accuracy for row in rows], ranked),
-        _accuracies("moving average %", [row.moving_average for row in rows], ranked),
+        *_headlines(rows, ranked),
     ]
-    for place, target in enumerate(targets):
+    for place, goal in enumerate(goals_of(rows, targets)):
         rounds = [row.rounds_to[place] for row in rows]
         sent = [row.bytes_to[place] for row in rows]
-        columns.append(_with_shares(_efforts(f"rounds to {percent(target)}", rounds, _rounds, ranked), rounds))
+        columns.append(_with_shares(_efforts(f"rounds to {goal.title}", rounds, _rounds, ranked), rounds))
         # Bytes follow from rounds; with one target there is room for both at 80 columns.
-        sent_column = _efforts(f"bytes to {percent(target)}", sent, _bytes, ranked)
-        columns.append(replace(sent_column, spare=len(targets) > 1))
+        sent_column = _efforts(f"bytes to {goal.title}", sent, _bytes, ranked)
+        columns.append(replace(sent_column, spare=len(goals_of(rows, targets)) > 1))
     seconds = (Cell(_three_digits(row.seconds), value=row.seconds.mean) for row in rows)
     return [*columns, Column("seconds", tuple(seconds))]
+
+
+def _headlines(rows: Sequence[Row], ranked: bool) -> list[Column]:
+    """The figure that stands for the runs, and its moving average."""
+    ends, averages = [row.accuracy for row in rows], [row.moving_average for row in rows]
+    shown = rows[0].shown if rows else ACCURACY
+    if shown.percent:
+        name = "accuracy" if shown.name == "test_accuracy" else shown.title
+        return [_accuracies(f"{name} %", ends, ranked), _accuracies("moving average %", averages, ranked)]
+    return [
+        _figures(shown.title, ends, shown.rises, ranked),
+        _figures("moving average", averages, shown.rises, ranked),
+    ]
+
+
+def _figures(heading: str, spreads: Sequence[Spread | None], rises: bool, ranked: bool) -> Column:
+    """A figure of any size, to four digits."""
+    texts = [_four_digits(spread) if spread else ABSENT for spread in spreads]
+    sign = -1 if rises else 1
+    ranks = _marks([sign * float(f"{spread.mean:.4g}") if spread else None for spread in spreads], ranked)
+    return Column(heading, tuple(map(Cell, texts, ranks, [spread.mean if spread else None for spread in spreads])))
+
+
+def _four_digits(spread: Spread) -> str:
+    return f"{spread.mean:.4g}" + ("" if spread.std is None else f" ±{spread.std:.2g}")
 
 
 def _accuracies(heading: str, spreads: Sequence[Spread | None], ranked: bool) -> Column:

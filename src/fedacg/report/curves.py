@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from fedacg.report.cells import percent
 from fedacg.report.series import PALETTE, Axis, Curve, along, heights, ranking
+from fedacg.runs.history import ACCURACY
 
 _INK, _GRID = "#333333", "#e4e4e4"
 
@@ -33,7 +34,8 @@ def draw(curves: Sequence[Curve], axis: Axis, targets: Sequence[float]) -> Figur
         handles.append(handle)
         if average.band is not None:
             axes.fill_between(xs, *average.band, color=colour, alpha=0.18, linewidth=0)
-    for target in targets:
+    shown = curves[0].shown if curves else ACCURACY
+    for target in targets if shown.percent else ():
         axes.axhline(100 * target, color=_INK, linewidth=0.9, linestyle=":")
         axes.annotate(
             percent(target),
@@ -47,7 +49,7 @@ def draw(curves: Sequence[Curve], axis: Axis, targets: Sequence[float]) -> Figur
     axes.set_ylim(low, high)
     axes.set_xlim(0, max((float(xs[-1]) for xs in places), default=0.0) or 1.0)
     axes.set_xlabel(name)
-    axes.set_ylabel("test accuracy, %")
+    axes.set_ylabel(f"{shown.title}, %" if shown.percent else shown.title)
     axes.grid(color=_GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, colors=_INK)

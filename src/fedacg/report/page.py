@@ -98,7 +98,7 @@ def render(
         live=version,
         version=__version__,
         palette=PALETTE,
-        choices=CHOICES,
+        choices=_choices(material),
         chapter=chapter,
         picture=data_url(picture) if picture else "",
         pictures=[SplitPicture(split) for split in splits.found],
@@ -108,6 +108,16 @@ def render(
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         data=Markup(data(material, splits)),
     )
+
+
+def _choices(material: Material) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """What can be chosen of the curves, with the name of the figure that is shown in place of an accuracy."""
+    shown = material.curves[0].shown if material.curves else None
+    other = {"accuracy": shown.title.capitalize()} if shown and shown.name != "test_accuracy" else {}
+    return [
+        (name, title, [(value, other.get(value, words)) for value, words in options])
+        for name, title, options in CHOICES
+    ]
 
 
 def data(material: Material, splits: Splits) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from fedacg.report.labels import Split
 from fedacg.report.runs import Run
 from fedacg.report.series import Curve, Floats, Track
+from fedacg.runs.history import ACCURACY
 from fedacg.simulation.metrics import RoundMetrics
 
 Visit = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -86,7 +87,9 @@ def to_json(
     splits: Sequence[Split],
 ) -> str:
     """One line of strict JSON that may stand inside a script element."""
+    shown = curves[0].shown if curves else ACCURACY
     record = {
+        "shown": {"title": shown.title, "percent": shown.percent},
         "targets": [_rounded(100 * target, 6) for target in targets],
         "curves": [_curve(curve, max(FEWEST, POINTS // (2 * len(curves)))) for curve in curves],
         "attendances": [_attendance(each, VISITS // len(attendances)) for each in attendances],

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedacg.config.experiment import Experiment, decisive, flatten, show
+from fedacg.config.goals import Goal
 from fedacg.core import files
 from fedacg.core.output import printable_tree
 from fedacg.errors import InputError
@@ -231,6 +232,12 @@ def _parse(path: Path, description: str) -> dict[str, Any]:
         raise InputError(f"{path}: seed must be a whole number")
     if not _are_targets(targets):
         raise InputError(f"{path}: evaluate.targets must be a list of fractions")
+    goals = settings.get("evaluate.goals", [])
+    try:
+        if not isinstance(goals, list) or not all(isinstance(goal, str) and Goal.parse(goal) for goal in goals):
+            raise InputError("must be a list of texts")
+    except InputError as error:
+        raise InputError(f"{path}: evaluate.goals: {error}") from None
     for key, value in settings.items():
         if not _has_small_numbers(value):
             raise InputError(f"{path}: {key} has a whole number that is too large")
@@ -305,6 +312,12 @@ def cautions(groups: Sequence[Group]) -> list[str]:
             folders = ", ".join(str(run.folder) for run in group.runs)
             notes.append(f"{group.label}: same settings and seed as another run, so listed apart ({folders})")
     return notes
+
+
+def goals_of(runs: Iterable[Run]) -> list[Goal]:
+    """The goals beyond accuracies that the experiments name themselves, each once."""
+    named = (goal for run in runs for goal in run.settings.get("evaluate.goals", []))
+    return list(dict.fromkeys(map(Goal.parse, named)))
 
 
 def targets_of(runs: Iterable[Run]) -> list[float]:

@@ -4,7 +4,7 @@ Nothing is drawn here. Accuracies are in percent from here on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import accumulate
 
@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedacg.config.experiment import show
+from fedacg.config.goals import Goal
 from fedacg.errors import InputError
 from fedacg.report.cells import Column, columns_of
-from fedacg.report.runs import Group, Run, cautions, targets_of
+from fedacg.report.runs import Group, Run, cautions, goals_of, targets_of
 from fedacg.report.table import Row, rows_of
-from fedacg.runs.history import History, bytes_unit
+from fedacg.runs.history import ACCURACY, History, Shown, bytes_unit
 
 Floats = NDArray[np.float64]
 Figures = Mapping[str, Sequence[float]]
@@ -53,13 +54,17 @@ class Means:
 
     mean: Floats
     deviation: Floats | None
+    percent: bool = True
 
     @property
     def band(self) -> tuple[Floats, Floats] | None:
         """One deviation below and above the mean, for percentages: as far as there are any."""
         if self.deviation is None:
             return None
-        return np.maximum(self.mean - self.deviation, 0), np.minimum(self.mean + self.deviation, 100)
+        low, high = self.mean - self.deviation, self.mean + self.deviation
+        if not self.percent:
+            return low, high
+        return np.maximum(low, 0), np.minimum(high, 100)
 
 
 @dataclass(frozen=True)
@@ -82,9 +87,11 @@ class Curve:
     label: str
     place: int
     evaluated: Track
-    """The figures `accuracy`, `average` and `loss` of the rounds with an evaluation."""
+    """The figures `accuracy`, `average` and `loss` of the rounds that have the figure that is shown."""
     played: Track
     """The figure `training`: the training loss of every round."""
+    shown: Shown = ACCURACY
+    """What `accuracy` and `average` are of; another figure where the runs have no accuracy."""
 
     @property
     def colour(self) -> int:
@@ -109,22 +116,32 @@ def dashes_of(place: int) -> tuple[int, ...]:
 
 def curves_of(groups: Sequence[Group]) -> list[Curve]:
     """A curve for each group with an evaluation; a group keeps its colour whether or not others have one."""
-    curves = (_curve(group, place) for place, group in enumerate(groups))
+    shown = Shown.of(run.history for group in groups for run in group.runs)
+    curves = (_curve(group, place, shown) for place, group in enumerate(groups))
     return [curve for curve in curves if curve.evaluated.rounds]
 
 
-def _curve(group: Group, place: int) -> Curve:
+def _curve(group: Group, place: int, shown: Shown) -> Curve:
     histories = [run.history for run in group.runs]
-    return Curve(group.label, place, _track(histories, _evaluated), _track(histories, _played))
+    evaluated = _track(histories, _evaluated(shown))
+    if not shown.percent:
+        loose = {name: replace(means, percent=False) for name, means in evaluated.figures.items()}
+        evaluated = replace(evaluated, figures=loose)
+    return Curve(group.label, place, evaluated, _track(histories, _played), shown)
 
 
-def _evaluated(history: History) -> Figures:
-    return {
-        "rounds": [m.round for m in history.evaluated],
-        "accuracy": [100 * accuracy for accuracy in history.accuracy],
-        "average": [100 * average for average in history.moving_average()],
-        "loss": [np.nan if m.test_loss is None else m.test_loss for m in history.evaluated],
-    }
+def _evaluated(shown: Shown) -> Callable[[History], Figures]:
+    def measure(history: History) -> Figures:
+        values = history.series(shown.name)
+        losses = history.series("test_loss")
+        return {
+            "rounds": list(values),
+            "accuracy": [shown.scale * value for value in values.values()],
+            "average": [shown.scale * average for average in history.moving_average(figure=shown.name)],
+            "loss": [losses.get(number, np.nan) for number in values],
+        }
+
+    return measure
 
 
 def _played(history: History) -> Figures:
@@ -174,19 +191,24 @@ def along(curves: Sequence[Curve], axis: Axis) -> tuple[list[Floats], str]:
 
 
 def heights(curves: Sequence[Curve], targets: Sequence[float]) -> tuple[float, float]:
-    """The range of percentages that holds every curve and every target, with a little air."""
-    values = [100 * target for target in targets]
+    """The range that holds every curve and, of percentages, every target, with a little air."""
+    percent = all(curve.shown.percent for curve in curves)
+    values = [100 * target for target in targets] if percent else []
     for curve in curves:
         accuracy, average = curve.evaluated["accuracy"], curve.evaluated["average"]
         for each in (accuracy.mean, average.mean, *(average.band or ())):
             values += [float(each.min()), float(each.max())]
     low, high = min(values, default=0.0), max(values, default=100.0)
+    if not percent:
+        air = 0.04 * (high - low) or 0.5
+        return low - air if low < 0 else max(low - air, 0.0), high + air
     air = max(0.04 * (high - low), 0.5)
     return max(low - air, 0.0), min(high + air, 100.0)
 
 
 def ranking(curves: Sequence[Curve]) -> list[int]:
     """The curves' places from the top down as they end: the order in which a legend is easiest to read."""
+
     return sorted(range(len(curves)), key=lambda place: -curves[place].evaluated["average"].mean[-1])
 
 
@@ -218,7 +240,7 @@ def gather(groups: Sequence[Group], targets: Sequence[float] | None) -> Material
     """Measure the groups; without targets, by those that the experiments name."""
     runs = [run for group in groups for run in group.runs]
     goals = checked(targets_of(runs) if targets is None else targets)
-    rows = rows_of(groups, goals)
+    rows = rows_of(groups, [*map(Goal.accuracy, goals), *goals_of(runs)])
     several_data_sets = len({show(run.settings.get("data.name")) for run in runs}) > 1
     return Material(
         groups=tuple(groups),

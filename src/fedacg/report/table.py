@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from fedacg.config.goals import Goal
 from fedacg.core.output import csv_text
 from fedacg.report.runs import Group
-from fedacg.runs.history import Reached
+from fedacg.runs.history import ACCURACY, Reached, Shown, goal_of
 
 
 @dataclass(frozen=True)
@@ -70,24 +71,35 @@ class Row:
     rounds_to: tuple[Effort, ...]
     bytes_to: tuple[Effort, ...]
     seconds: Spread
+    shown: Shown = ACCURACY
+    """What stands in the columns of the accuracy: another figure where the runs have none."""
+    goals: tuple[Goal, ...] = ()
+    """What `rounds_to` and `bytes_to` are to; without any, the targets that go with the row."""
 
 
-def rows_of(groups: Sequence[Group], targets: Sequence[float]) -> list[Row]:
+def rows_of(groups: Sequence[Group], targets: Sequence[float | Goal]) -> list[Row]:
     """The statistics of each group: final accuracy, final moving average, and the effort to each target."""
-    return [_row(group, targets) for group in groups]
+    shown = Shown.of(run.history for group in groups for run in group.runs)
+    return [_row(group, tuple(map(goal_of, targets)), shown) for group in groups]
 
 
-def _row(group: Group, targets: Sequence[float]) -> Row:
+def goals_of(rows: Sequence[Row], targets: Sequence[float]) -> Sequence[Goal]:
+    """What the efforts of these rows are to."""
+    return (rows[0].goals if rows else ()) or [*map(goal_of, targets)]
+
+
+def _row(group: Group, targets: Sequence[Goal], shown: Shown) -> Row:
     histories = [run.history for run in group.runs]
-    evaluated = [history for history in histories if history.evaluated]
+    values = [[*history.series(shown.name).values()] for history in histories]
+    averages = [history.moving_average(figure=shown.name) for history in histories]
+    ends = [shown.scale * each[-1] for each in values if each]
+    average_ends = [shown.scale * each[-1] for each in averages if each]
     return Row(
         label=group.label,
         method=group.method,
         seeds=tuple(run.seed for run in group.runs),
-        accuracy=Spread.over([100 * history.accuracy[-1] for history in evaluated]) if evaluated else None,
-        moving_average=(
-            Spread.over([100 * history.moving_average()[-1] for history in evaluated]) if evaluated else None
-        ),
+        accuracy=Spread.over(ends) if ends else None,
+        moving_average=Spread.over(average_ends) if average_ends else None,
         rounds_to=tuple(
             Effort(tuple(Reached.of(history.rounds_to(target), history.rounds) for history in histories))
             for target in targets
@@ -97,6 +109,8 @@ def _row(group: Group, targets: Sequence[float]) -> Row:
             for target in targets
         ),
         seconds=Spread.over([history.seconds["total"] for history in histories]),
+        shown=shown,
+        goals=tuple(targets),
     )
 
 
@@ -104,11 +118,13 @@ def to_csv(rows: Sequence[Row], targets: Sequence[float]) -> str:
     """The table for programs: full precision, bytes in bytes, "100+" where a seed missed the target."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    heads = ["label", "method", "seeds", *_pair_of_heads("accuracy_percent")]
-    heads += _pair_of_heads("moving_average_percent")
-    for target in targets:
-        heads += [f"reached_{target:g}", *_pair_of_heads(f"rounds_to_{target:g}")]
-        heads += _pair_of_heads(f"bytes_to_{target:g}")
+    accuracy = not rows or rows[0].shown.name == "test_accuracy"
+    shown = "accuracy_percent" if accuracy else rows[0].shown.name + "_percent" * rows[0].shown.percent
+    heads = ["label", "method", "seeds", *_pair_of_heads(shown)]
+    heads += _pair_of_heads("moving_average_percent" if accuracy else f"{shown}_moving_average")
+    for goal in goals_of(rows, targets):
+        heads += [f"reached_{goal.key}", *_pair_of_heads(f"rounds_to_{goal.key}")]
+        heads += _pair_of_heads(f"bytes_to_{goal.key}")
     writer.writerow([*heads, *_pair_of_heads("seconds")])
     for row in rows:
         numbers = _pair(row.accuracy) + _pair(row.moving_average)

@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, overload
 
-from fedacg.config.goals import Goal
+from fedacg.config.goals import Goal, rises
 from fedacg.core import files
 from fedacg.errors import InputError
 from fedacg.simulation.metrics import FIGURES, RoundMetrics
@@ -37,6 +37,45 @@ class Reached:
 
     def __str__(self) -> str:
         return f"{self.value}" if self.reached else f"{self.value}+"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The figure that stands for runs wherever they are shown: in curves, tables and displays."""
+
+    name: str
+
+    @property
+    def percent(self) -> bool:
+        """Whether it is a fraction that people read in percent."""
+        return self.name in ("test_accuracy", "validation/accuracy")
+
+    @property
+    def scale(self) -> float:
+        """What its values are multiplied by to be shown."""
+        return 100.0 if self.percent else 1.0
+
+    @property
+    def rises(self) -> bool:
+        return rises(self.name)
+
+    @property
+    def title(self) -> str:
+        """Its name in words: test accuracy, validation loss, test f1."""
+        return self.name.replace("_", " ").replace("/", " ")
+
+    @classmethod
+    def of(cls, histories: "Iterable[History]") -> Self:
+        """That of several runs: the first headline that is an accuracy, else one that comes of an evaluation."""
+        names = sorted((history.headline for history in histories if history), key=_last_choice)
+        return cls(names[0]) if names else cls("test_accuracy")
+
+
+def _last_choice(name: str) -> int:
+    return 0 if Shown(name).percent else 2 if name == "train_loss" else 1
+
+
+ACCURACY = Shown("test_accuracy")
 
 
 class History(Sequence[RoundMetrics]):
@@ -84,7 +123,7 @@ class History(Sequence[RoundMetrics]):
             return "History(no rounds)"
         values = self.series(self.headline)
         last = f", {self.headline} {next(reversed(values.values())):.4g}" if values else ""
-        return f"History({self.rounds} rounds{last}, {human_bytes(self.total_bytes)})"
+        return f"History({self.rounds} round{'s' * (self.rounds != 1)}{last}, {human_bytes(self.total_bytes)})"
 
     @overload
     def __getitem__(self, index: int) -> RoundMetrics: ...

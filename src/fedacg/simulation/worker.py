@@ -175,7 +175,8 @@ class Worker:
         forward = Forward(flat.module, flat.prepare(data.pipeline(x)), y)
         loss = float(self.job.method.empirical(forward)) * len(y)
         if see is not None:
-            see(forward.logits.cpu(), y.cpu())
+            outputs = forward.logits.cpu()
+            see(outputs.float() if outputs.dtype == torch.bfloat16 else outputs, y.cpu())  # NumPy has no bfloat16
         return measure(self.job.aim, forward.logits, y, loss)
 
     def _receive(self, broadcast: Message) -> Message:

@@ -36,7 +36,10 @@ class Chart {
   }
 
   /** Show these curves; called again when a run has gone on, and then nothing that has the focus is replaced. */
-  show(curves, targets) {
+  show(curves, targets, shown) {
+    const unit = shown.percent ? ", %" : "";
+    Object.assign(FIGURES.average, { axis: `${shown.title}, moving average${unit}`, percent: shown.percent });
+    Object.assign(FIGURES.accuracy, { axis: shown.title + unit, percent: shown.percent });
     const labels = (those) => those.map((curve) => curve.label).join("\n");
     const same = labels(this.curves) === labels(curves);
     this.curves = curves;
@@ -180,7 +183,7 @@ class Chart {
     const high = usable.reduce((one, other) => Math.max(one, other));
     if (this.log) return [low / 1.04, high * 1.04];
     const air = 0.04 * (high - low) || 0.5;
-    return [Math.max(low - air, 0), this.figure.percent ? Math.min(high + air, 100) : high + air];
+    return [low < 0 ? low - air : Math.max(low - air, 0), this.figure.percent ? Math.min(high + air, 100) : high + air];
   }
 
   grid() {

@@ -51,10 +51,10 @@ function enhance(part, splits) {
   }
 }
 
-function show({ curves, targets, attendances }) {
+function show({ curves, targets, attendances, shown }) {
   document.getElementById("curves").hidden = !curves.length;
   document.getElementById("attendance").hidden = !attendances.length;
-  if (curves.length) chart.show(curves, targets);
+  if (curves.length) chart.show(curves, targets, shown);
   if (attendances.length) attendance.show(attendances);
 }
 
