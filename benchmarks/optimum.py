@@ -5,14 +5,15 @@
 Client i's loss is ½ Σ_k a_ik (w_k − c_ik)², with curvatures a_ik from 0.25 to 2 and centres c_ik of its own, in
 five dimensions; the optimum of the mean loss is θ*_k = Σ_i a_ik c_ik/Σ_i a_ik. Eight clients take K = 10 exact
 gradient steps of η = 0.1, all of them per round or three. Shown is ‖θ − θ*‖ after the last round, the mean of the
-last ten, relative to its value at the start. Averaging alone is drawn to a point between the optimum and the mean
-of the clients' own.
+last ten, relative to its value at the start. K steps take client i from θ to c_i + (1 − ηa_i)^K (θ − c_i), so that
+averaging with everybody ends where Σ_i (1 − (1 − ηa_ik)^K)(c_ik − θ_k) = 0, beside the optimum: the dotted line.
+
+With --out every row is written as soon as it is there; the same command goes on after the last one.
 
 Methods that look at features, or at probabilities of classes, have nothing to look at here and are left out.
 """
 
 import argparse
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +22,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+import rows as table
 from fedacg import methods
 from fedacg.config.experiment import Experiment
 from fedacg.data.examples import FederatedData
@@ -28,6 +30,7 @@ from fedacg.data.own import from_pairs
 from fedacg.engines import one_thread
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError
+from fedacg.methods.rules import released
 from fedacg.runs.build import Ingredients, plan
 from fedacg.runs.client_states import ClientStates
 
@@ -42,6 +45,8 @@ OPTIONS = {
     "fedpa": {"warmup": 0.0},
 }
 """Where a method's default is meant for networks, one of the order of the curvature."""
+COLUMNS = ("method", "everybody", f"{COHORT} of {CLIENTS}")
+REFUSED = "refused"
 LEAST = 1e-8
 """Distances below it are drawn there."""
 
@@ -70,6 +75,16 @@ def problem() -> tuple[FederatedData, Tensor]:
     nothing = torch.zeros(1, dtype=torch.float64)
     pairs = [(row.unsqueeze(0), nothing) for row in x]
     return from_pairs(pairs, pairs[0]), (curvatures * centres).sum(dim=0) / curvatures.sum(dim=0)
+
+
+def where_averaging_ends() -> float:
+    """The distance of FedAvg's limit with everybody from the optimum, of that at the start."""
+    data, optimum = problem()
+    x = torch.cat([data.clients[client].fetch(torch.arange(1))[0] for client in range(CLIENTS)])
+    centres, curvatures = x[:, :DIMENSIONS], x[:, DIMENSIONS:] ** 2
+    reach = 1 - (1 - RATE * curvatures) ** STEPS
+    limit = (reach * centres).sum(dim=0) / reach.sum(dim=0)
+    return float((limit - optimum).norm() / optimum.norm())
 
 
 def candidates() -> list[str]:
@@ -107,7 +122,7 @@ def distances(name: str, cohort: int, rounds: int) -> Iterator[float]:
             SerialEngine(), ClientStates(Path(folder)), []
         )
         for _ in federation.run():
-            yield float((federation.server.vectors["theta"] - optimum).norm() / optimum.norm())
+            yield float((released(federation.server.vectors) - optimum).norm() / optimum.norm())
 
 
 def end(name: str, cohort: int, rounds: int) -> float | None:
@@ -119,22 +134,23 @@ def end(name: str, cohort: int, rounds: int) -> float | None:
     return sum(last) / len(last)
 
 
-def draw(rows: list[tuple[str, float | None, float | None]], path: Path) -> None:
+def draw(rows: list[table.Row], path: Path) -> None:
     figure = Figure(figsize=(7.5, 0.9 + 0.27 * len(rows)), layout="constrained")
     axes = figure.subplots()
     for which, label, marker, colour in (
-        (1, "everybody", "o", "#1b6ca8"),
-        (2, f"{COHORT} of {CLIENTS}", "D", "#d1495b"),
+        (COLUMNS[1], "everybody takes part", "o", "#1b6ca8"),
+        (COLUMNS[2], f"{COHORT} of {CLIENTS} do", "D", "#d1495b"),
     ):
-        found = [(place, row[which]) for place, row in enumerate(rows) if row[which] is not None]
-        shown = [(place, max(float(value or 0), LEAST)) for place, value in found]
-        axes.plot([v for _, v in shown], [p for p, _ in shown], marker, color=colour, label=label, markersize=5)
+        found = [(place, float(row[which])) for place, row in enumerate(rows) if row[which] != REFUSED]
+        values = [max(value, LEAST) for _, value in found]
+        axes.plot(values, [place for place, _ in found], marker, color=colour, label=label, markersize=5)
+    axes.axvline(where_averaging_ends(), color="#555555", linestyle=":", label="where averaging ends")
     axes.set_xscale("log")
-    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+    axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
     axes.invert_yaxis()
     axes.grid(axis="both", alpha=0.25)
     axes.set_xlabel("distance to the optimum at the end, of that at the start")
-    axes.legend(loc="lower left", frameon=True, title="taking part")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.06), ncols=3, frameon=False)
     figure.savefig(path, dpi=120)
 
 
@@ -144,23 +160,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
-    rows = []
+    path = arguments.out and arguments.out.with_suffix(".csv")
+    rows = table.read(path)
     with one_thread():
         for name in arguments.methods or candidates():
-            full, part = (end(name, cohort, arguments.rounds) for cohort in (CLIENTS, COHORT))
-            rows.append((name, full, part))
-            print(f"{name:<12}{written(full):>12}{written(part):>12}", flush=True)
+            if name not in rows:
+                ends = (written(end(name, cohort, arguments.rounds)) for cohort in (CLIENTS, COHORT))
+                rows[name] = dict(zip(COLUMNS, (name, *ends), strict=True))
+                table.save(path, COLUMNS, in_order(rows))
+            method, full, part = rows[name].values()
+            print(f"{method:<12}{full:>12}{part:>12}", flush=True)
     if arguments.out:
-        rows.sort(key=lambda row: row[1] or 0.0)
-        draw(rows, arguments.out)
-        with arguments.out.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["method", "everybody", f"{COHORT} of {CLIENTS}"])
-            writer.writerows((name, written(full), written(part)) for name, full, part in rows)
+        draw(in_order(rows), arguments.out)
+
+
+def in_order(rows: dict[str, table.Row]) -> list[table.Row]:
+    """Those that come closest with everybody first."""
+    return sorted(rows.values(), key=lambda row: (float(row[COLUMNS[1]]), row[COLUMNS[0]]))
 
 
 def written(value: float | None) -> str:
-    return "refused" if value is None else f"{value:.1e}"
+    return REFUSED if value is None else f"{value:.1e}"
 
 
 if __name__ == "__main__":

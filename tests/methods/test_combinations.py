@@ -8,6 +8,7 @@ import pytest
 
 from fedacg import methods
 from fedacg.config import methods as catalogue
+from fedacg.config.catalogue import GROUPS
 from fedacg.config.methods import Modifier, positive, rate
 from fedacg.errors import InputError
 from fedacg.methods import METHODS, MODIFIERS, Entry, Method
@@ -169,8 +170,22 @@ def test_a_later_part_gives_way_to_an_earlier_one(monkeypatch: pytest.MonkeyPatc
     assert methods.build("fedavg+second+prox", {"mu": 1, "prox_mu": 4}).rule.server_lr == 1  # type: ignore[attr-defined]
 
 
-def test_every_method_and_part_is_listed_on_a_line_of_its_own(fedacg: Command) -> None:
+def test_the_list_of_methods_fits_a_screen_by_what_they_change(fedacg: Command) -> None:
     lines = fedacg("methods").out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    under: dict[str, list[str]] = {}
+    for line in lines:
+        if line and not line.startswith(" "):
+            group = line
+        under.setdefault(group, []).extend(line.split() if line.startswith(" ") else [])
+    for group, entries in GROUPS.items():
+        assert under[group] == [entry.name for entry in entries]
+    assert under["Parts to add, as in fedprox+acg"] == [f"+{part}" for part in MODIFIERS]
+
+
+def test_every_method_and_part_is_listed_on_a_line_of_its_own(fedacg: Command) -> None:
+    lines = fedacg("methods", "--equations").out.splitlines()
     names = [line.split()[0] for line in lines if line.strip()]
     for name in (*METHODS, *(f"+{part}" for part in MODIFIERS)):
         assert names.count(name) == 1, name

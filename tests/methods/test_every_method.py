@@ -116,6 +116,27 @@ def test_a_run_with_dropped_and_slow_clients_resumes_to_the_bit(method: str, tmp
     assert bool(resumed.vector.isfinite().all())
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_quantised_uploads_in_a_population_that_changes_resume_to_the_bit(method: str, tmp_path: Path) -> None:
+    """Or the population is refused with the reason, by methods that need everybody."""
+    quantised = method if build(method).upload else f"{method}+paq"
+    few = ("rounds=4", "local.steps=3", "data.clients=8", "data.alpha=1.0", "save.seconds=0", "cohort.size=4")
+    changing = ("population.present=4", "population.stage=2", "population.replace=0.5")
+    experiment = quickstart(quantised, *few, *changing)
+    ingredients, folder = prepare(experiment), tmp_path / "run"
+    if "full participation" in build(method).needs:
+        with pytest.raises(package.InputError, match="needs every client in every round"):
+            play(experiment, ingredients, engine=SerialEngine())
+        return
+    whole = play(experiment, ingredients, engine=SerialEngine())
+    with pytest.raises(KeyboardInterrupt):
+        play(experiment, ingredients, engine=SerialEngine(), folder=folder, callbacks=[StopAfter(2)])
+    resumed = play(experiment, ingredients, engine=SerialEngine(), folder=folder, resume=True)
+    assert resumed.summary["vector_sha256"] == whole.summary["vector_sha256"]
+    early, late = ({c for m in part for c in m.arrived} for part in (whole.history[:2], whole.history[2:]))
+    assert late - early, "somebody came who had never been there"
+
+
 TEN_CLIENTS = ("rounds=4", "data.clients=10", "data.alpha=1.0", "cohort.size=5", "local.epochs=2")
 
 

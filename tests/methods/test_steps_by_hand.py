@@ -15,6 +15,7 @@ from fedacg.core.vector import FlatModel
 from fedacg.methods.fedadc import DriftControl, EmbeddedMomentum
 from fedacg.methods.fedinit import RelaxedStart
 from fedacg.methods.fedlesam import GlobalAscent
+from fedacg.methods.ghbm import PastModels
 from fedacg.methods.method import Method
 from fedacg.methods.mime import GradientMomentum, ServerMomentum
 from fedacg.methods.parts import Empirical
@@ -203,6 +204,21 @@ def test_ghbm_over_three_rounds() -> None:
     for _ in range(2):
         w = w - 0.5 * (w - 32) + 0.25 * (39.09375 - 24) / 2
     near(rounds[3]["theta"], w, 0)
+
+
+class WholeWay(PastModels):
+    """D = θ_t − θ_{t−τ}, not divided by τ"""
+
+    def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
+        sent = super().broadcast(state, round)
+        return {**sent, "way": sent["way"] * self.tau}
+
+
+def test_ghbms_way_is_the_mean_of_the_last_rounds_and_not_their_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Round 2 with D = 24 and not 12: 6 a step, 24 + 4 + 6 = 34, 34 − 1 + 6 = 39.
+    monkeypatch.setattr("fedacg.methods.ghbm.PastModels", WholeWay)
+    *_, second = states(ONE, "ghbm", {"beta": 0.5, "tau": 2}, lr=0.5, steps=2, rounds=2)
+    assert float(second["theta"][0]) == 39
 
 
 @pytest.mark.parametrize("name", ["mime", "mimelite"])

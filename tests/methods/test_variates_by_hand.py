@@ -17,12 +17,15 @@ from torch import Tensor
 from fedacg import methods
 from fedacg.core.messages import Message
 from fedacg.core.round import Round
+from fedacg.core.vector import add_scaled
+from fedacg.methods.feddane import GradientShift
 from fedacg.methods.fedgate import GradientTracking, MeanDirection
+from fedacg.methods.fedmoswa import NewestVariate
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Empirical
 from fedacg.methods.rules import Average, Reply, State, Term, Totals
 from fedacg.methods.scaffold import Controls, ControlVariate
-from fedacg.methods.visit import Assignment
+from fedacg.methods.visit import Assignment, Departure
 from support.quadratics import Bowl, client, kept, states
 
 FOUR = [client((32, 0)), client((0, 64), (0, 64), (0, 64)), client((16, 8)), client((-9, 7))]
@@ -200,6 +203,26 @@ def test_fedmoswa_over_two_rounds(tmp_path: Path) -> None:
     exact(kept(tmp_path, 4)[1]["c"], 8, -39.5)
 
 
+class ScaffoldsDifference(NewestVariate):
+    """Sends c_i⁺ − c_i, as SCAFFOLD does."""
+
+    def end(self, delta: Tensor, departure: Departure) -> None:
+        departure.send("c", add_scaled(-self._c, delta, -1 / self._total_lr))
+
+    def keep(self, arrived: Callable[[str], Tensor]) -> Message:
+        return {"c": self._own + arrived("c")}
+
+
+def test_scaffolds_difference_is_not_fedmoswas(monkeypatch: pytest.MonkeyPatch) -> None:
+    # c_1⁺ − c_1 = (8, 24.5) in place of c_1⁺ − c: client 1 came before, so the second round tells them apart.
+    def server(part: type[NewestVariate]) -> Tensor:
+        monkeypatch.setattr("fedacg.methods.fedmoswa.NewestVariate", part)
+        return list(states(FOUR, "fedmoswa", {"gamma": 0.5}, cohorts=COHORTS, rounds=2, **LOCAL))[-1]["c"]
+
+    exact(server(NewestVariate), -4, -11.875)
+    assert not torch.allclose(server(ScaffoldsDifference), server(NewestVariate), rtol=1e-2)
+
+
 def test_fedmoswa_takes_rates_that_fall_within_a_round(tmp_path: Path) -> None:
     # Two steps of ½ and ¼ at c = (32, 0): w = 16, then 20; c_i⁺ = −20/(½ + ¼), the mean of −32 and −16 by rates.
     (state,) = states([client((32, 0))], "fedmoswa", steps=2, lr=0.5, within="linear", memory=tmp_path)  # type: ignore[arg-type]
@@ -214,6 +237,24 @@ def test_feddane_steps_with_the_gradient_of_all(mu: float, theta: tuple[float, f
     # so that both end at (12, 24); with μ = 1 the pull (8, 16) cancels the second step.
     (state,) = states(TWO, "feddane", {"mu": mu}, lr=0.5, steps=2)
     exact(state["theta"], *theta)
+
+
+class FlippedShift(GradientShift):
+    """g ← g − ḡ + ∇f_i(φ)"""
+
+    def correct(self, g: Tensor, w: Tensor) -> None:
+        g.sub_(self._shift[: len(w)])
+
+
+def test_feddane_on_uneven_steps_sees_a_flipped_shift(monkeypatch: pytest.MonkeyPatch) -> None:
+    # ω = ¼, ¾ and ḡ = ¼(−32, 0) + ¾(0, −64) = (−8, −48). Client 0 steps once, to −½ḡ = (4, 24). Client 1 steps
+    # there and on, by (4, −40) + ḡ − (0, −64) = (−4, −24), to (6, 36). θ = ¼(4, 24) + ¾(6, 36). Where all take as
+    # many steps on bowls of one curvature, the shifts cancel in the mean, and the sign does not show.
+    (state,) = states(FOUR, "feddane", {"mu": 0.0}, cohorts=COHORTS[:1], rounds=1, **LOCAL)
+    exact(state["theta"], 5.5, 33)
+    monkeypatch.setattr("fedacg.methods.feddane.GradientShift", FlippedShift)
+    (flipped,) = states(FOUR, "feddane", {"mu": 0.0}, cohorts=COHORTS[:1], rounds=1, **LOCAL)
+    assert not torch.allclose(flipped["theta"], state["theta"], rtol=1e-2)
 
 
 def test_feddane_of_one_client_is_fedavg_to_the_bit() -> None:

@@ -75,6 +75,13 @@ FUSABLE = [
     "fedams",
     "fedcams",
     "fedavg+topk",
+    "fedyogi",
+    "fedadagrad",
+    "slowmo",
+    "stem",
+    "fedsmoo",
+    "fedgate",
+    "fedcomgate",
 ]
 PLAIN = {"epochs": 2, "batch": 4, "lr": 0.2}
 LOCAL: dict[str, dict[str, Any]] = {
@@ -151,12 +158,22 @@ def assert_same(one: Result, other: Result, tolerance: float) -> None:
 # The same as one by one
 
 
+def test_every_method_that_can_be_fused_is_among_those_compared_with_one_by_one() -> None:
+    compared = {name.partition(":")[0] for name in FUSABLE}
+    for name in methods.METHODS:
+        fuses = all(part.fuses for part in methods.build(name).parts)
+        assert (name in compared) == fuses, name
+
+
 @pytest.mark.parametrize("sizes", [UNEQUAL, (8,) * 10], ids=["unequal", "equal"])
 @pytest.mark.parametrize("method", FUSABLE)
 def test_a_method_gives_the_same_fused_and_one_by_one(method: str, sizes: tuple[int, ...]) -> None:
     local = {"clip": 1.0, "weight_decay": 0.01, "momentum": 0.5}
+    everybody = "full participation" in methods.build(method.partition(":")[0]).needs
+    cohort = {"fraction": 1.0 if everybody else 0.8}
     one, other = (
-        played(described(method, fuse, local), network().double(), data(sizes)) for fuse in ("on", "off")
+        played(described(method, fuse, local, cohort=cohort), network().double(), data(sizes))
+        for fuse in ("on", "off")
     )
     assert_same(one, other, 1e-12)
 

@@ -2,7 +2,7 @@
 
 import inspect
 import shutil
-from textwrap import indent
+from textwrap import fill, indent
 from typing import Annotated
 
 import typer
@@ -19,28 +19,43 @@ def methods(
             help="Show this one in full: a method, +part, or method+part.", autocompletion=completion.method
         ),
     ] = None,
+    equations: Annotated[
+        bool, typer.Option("--equations", "-e", help="A line for each, with its equations in short.")
+    ] = False,
 ) -> None:
     """List the methods and the parts that can be added to them, or show one in full."""
-    typer.echo(_list() if name is None else _whole(name))
-
-
-def _list() -> str:
     width = shutil.get_terminal_size((80, 24)).columns
-    names = [entry.name for entries in GROUPS.values() for entry in entries] + [f"+{name}" for name in MODIFIERS]
-    names += BASELINES
-    wide = max(map(len, names))
+    typer.echo(_whole(name) if name is not None else _equations(width) if equations else _names(width))
+
+
+def _groups() -> dict[str, dict[str, str]]:
+    """Names and equations, by what they change."""
+    found = {group: {entry.name: entry.equation for entry in entries} for group, entries in GROUPS.items()}
+    found |= {_PARTS: {f"+{part.name}": part.equation for part in MODIFIERS.values()}}
+    return found | {_BASELINES: {each.name: each.equation for each in BASELINES.values()}}
+
+
+_PARTS = "Parts to add, as in fedprox+acg"
+_BASELINES = "Baselines to compare with"
+
+
+def _names(width: int) -> str:
+    """What there is on one screen."""
     lines = []
-    for group, entries in GROUPS.items():
-        if entries:
-            lines += [group, ""]
-            lines += [f"{entry.name:{wide}}  {_short(entry.equation, width - wide - 2)}" for entry in entries]
-            lines += [""]
-    lines += ["Parts to add, as in fedprox+acg", ""]
-    for part in MODIFIERS.values():
-        lines.append(f"{'+' + part.name:{wide}}  {_short(part.equation, width - wide - 2)}")
-    lines += ["", "Baselines to compare with", ""]
-    lines += [f"{each.name:{wide}}  {_short(each.equation, width - wide - 2)}" for each in BASELINES.values()]
-    return "\n".join([*lines, "", "One in full: fedacg methods NAME"])
+    for group, members in _groups().items():
+        lines += [group, fill(" ".join(members), width, initial_indent="  ", subsequent_indent="  ")]
+    return "\n".join([*lines, "", "With equations: fedacg methods --equations. One in full: fedacg methods NAME"])
+
+
+def _equations(width: int) -> str:
+    """A line for each."""
+    wide = max(len(name) for members in _groups().values() for name in members)
+    lines = []
+    for group, members in _groups().items():
+        lines += [group, ""]
+        lines += [f"{name:{wide}}  {_short(equation, width - wide - 2)}" for name, equation in members.items()]
+        lines += [""]
+    return "\n".join([*lines, "One in full: fedacg methods NAME"])
 
 
 def _short(equation: str, width: int) -> str:

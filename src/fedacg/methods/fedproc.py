@@ -18,7 +18,7 @@ Future Generation Computer Systems 2023, https://arxiv.org/abs/2109.12273
     fedacg run quickstart --method fedproc:rounds=50
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy, normalize
 from fedacg.core.round import Round
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Forward, Loss
-from fedacg.methods.rules import Around, Average, Reply, State, Term, Totals
+from fedacg.methods.rules import Around, Average, Network, Reply, State, Term, Totals
 from fedacg.methods.visit import Assignment, Departure
 
 
@@ -79,8 +79,9 @@ class PrototypeContrast(Loss, Correction):
 class Prototypes(Around):
     """c_k ← Σ sums/Σ counts; a class without an example keeps its own"""
 
-    def extras(self, classes: int, width: Callable[[], int], like: Tensor) -> State:
-        return {**super().extras(classes, width, like), "prototypes": like.new_zeros(classes * width())}
+    def extras(self, network: Network, like: Tensor) -> State:
+        prototypes = like.new_zeros(network.classes * network.width)
+        return {**super().extras(network, like), "prototypes": prototypes}
 
     def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
         return {**super().broadcast(state, round), "prototypes": state["prototypes"]}

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -49,11 +50,29 @@ class Reply:
     """Whatever else a method's clients send: further vectors, class prototypes, single numbers."""
 
 
+class Network(Protocol):
+    """What a server rule may know of the model."""
+
+    @property
+    def classes(self) -> int:
+        """C, the classes of the data."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """How many features the head of a staged model takes."""
+        ...
+
+    def head(self, vector: Tensor, features: Tensor) -> Tensor:
+        """The logits that the head of a staged model with these parameters makes of features."""
+        ...
+
+
 class Totals:
     """Sums over a round's replies by name, added up in the order of the cohort."""
 
-    def __init__(self, rule: "ServerRule") -> None:
-        self._rule = rule
+    def __init__(self, rule: "ServerRule", network: Network | None = None) -> None:
+        self._rule, self._network = rule, network
         self._sums: dict[str, Tensor] = {}
         self.count = 0
         """How many replies there were."""
@@ -74,6 +93,12 @@ class Totals:
 
     def __getitem__(self, name: str) -> Tensor:
         return self._sums[name]
+
+    @property
+    def network(self) -> Network:
+        """The model that the replies are of."""
+        assert self._network is not None
+        return self._network
 
     def changed(self, **sums: Tensor) -> "Totals":
         """The same with other sums in place of these, for a rule around another."""
@@ -106,10 +131,10 @@ class ServerRule(ABC):
         """The state before the first round."""
         return {"theta": theta}
 
-    def extras(self, classes: int, width: Callable[[], int], like: Tensor) -> State:
+    def extras(self, network: Network, like: Tensor) -> State:
         """Further tensors of the state before the first round, for rules that keep some by class or feature.
 
-        `width` finds out how many features the head of a staged model takes; `like` has the type to use.
+        `like` is a vector of the model, and has the type to use.
         """
         return {}
 
@@ -163,8 +188,8 @@ class Around(ServerRule):
     def init(self, theta: Tensor) -> State:
         return self.inner.init(theta)
 
-    def extras(self, classes: int, width: Callable[[], int], like: Tensor) -> State:
-        return self.inner.extras(classes, width, like)
+    def extras(self, network: Network, like: Tensor) -> State:
+        return self.inner.extras(network, like)
 
     def broadcast(self, state: State, round: Round) -> dict[str, Tensor]:
         return self.inner.broadcast(state, round)

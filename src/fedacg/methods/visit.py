@@ -52,6 +52,8 @@ class Assignment:
     """A model-sized vector, or as many rows of it as there are clients, to write to while correcting."""
     rates: Sequence[Sequence[float]] = ()
     """The learning rate of every step, for each client."""
+    randoms: Sequence[Callable[[str], torch.Generator]] = ()
+    """The visit's streams of randomness by purpose, for each client; drawn on the CPU."""
 
     @property
     def phi(self) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedacg.config.sections import LocalSettings
 from fedacg.core.devices import Device, count
@@ -58,19 +59,7 @@ class Job:
     def first_state(self, theta: Tensor) -> State:
         """The server's vectors before the first round."""
         rule = self.method.rule
-        return {**rule.init(theta), **rule.extras(self.data.classes, self._feature_width, theta)}
-
-    @torch.no_grad()
-    def _feature_width(self) -> int:
-        """How many features the model's head takes, seen with one example."""
-        client = next(c for c in range(len(self.data.clients)) if self.data.clients.size(c))
-        x, _ = self.data.clients[client].fetch(torch.arange(1))
-        flat = FlatModel(clone(self.module))
-        assert isinstance(flat.module, StagedModel)
-        inputs = feed(flat, self.data.pipeline, x)
-        if not isinstance(inputs, Tensor):
-            raise InputError("data: inputs are several tensors, and a model made of stages takes one")
-        return flat.module.eval().features(inputs).shape[1]
+        return {**rule.init(theta), **rule.extras(Network(self), theta)}
 
     def held(self, part: Held) -> Examples:
         """The examples of a part that no client trains on."""
@@ -89,6 +78,49 @@ class Job:
         from fedacg.simulation.worker import rehearse
 
         return rehearse(self)
+
+
+class Network:
+    """What a server rule may know of a job's model, found out when it asks; a `methods.rules.Network`."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    @property
+    def classes(self) -> int:
+        return self._job.data.classes
+
+    @cached_property
+    def width(self) -> int:
+        """How many features the head takes, seen with one example."""
+        data = self._job.data
+        client = next(c for c in range(len(data.clients)) if data.clients.size(c))
+        x, _ = data.clients[client].fetch(torch.arange(1))
+        inputs = feed(self._flat, data.pipeline, x)
+        if not isinstance(inputs, Tensor):
+            raise InputError("data: inputs are several tensors, and a model made of stages takes one")
+        with torch.no_grad():
+            return self._staged.features(inputs).shape[1]
+
+    def head(self, vector: Tensor, features: Tensor) -> Tensor:
+        if next(self._staged.head.buffers(), None) is not None:
+            raise InputError("model: its head has buffers, and this method has the server use heads of clients")
+        parameters = {
+            name.removeprefix("head."): part
+            for name, part in self._flat.unfold(vector).items()
+            if name.startswith("head.")
+        }
+        logits: Tensor = functional_call(self._staged.head, parameters, (features,))
+        return logits
+
+    @cached_property
+    def _flat(self) -> FlatModel:
+        return FlatModel(clone(self._job.module).eval(), channels_last=self._job.channels_last)
+
+    @property
+    def _staged(self) -> StagedModel:
+        assert isinstance(self._flat.module, StagedModel)
+        return self._flat.module
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fedacg.methods.rules import State, Totals, released
 from fedacg.simulation import clients
 from fedacg.simulation.clients import ClientFigures
 from fedacg.simulation.drift import Drift
-from fedacg.simulation.engine import Answers, Engine, Held, Job, Task, Training
+from fedacg.simulation.engine import Answers, Engine, Held, Job, Network, Task, Training
 from fedacg.simulation.metrics import RoundMetrics
 from fedacg.simulation.replies import Probe, Replies
 from fedacg.simulation.sampling import Attendance, Sampling
@@ -71,7 +71,7 @@ class Federation:
         self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
         self._metrics = metrics or {}
         self.sampling, self._evaluate = sampling, evaluate
-        self._drift = Drift(job.module)
+        self._drift, self._network = Drift(job.module), Network(job)
         self._probes = (self._drift, *probes)
         self.server = first_server(job)
         self._ready = False
@@ -108,7 +108,7 @@ class Federation:
         training = self.engine.train(broadcast, tasks, self.memory.read)
         waited = perf_counter() - asked
         replies = Replies(self.job, round, broadcast, training, self._weights(tasks, training), self._probes)
-        totals = Totals(rule)
+        totals = Totals(rule, self._network)
         for answers, group in replies.groups():
             for reply in group:
                 totals.add(reply)

@@ -282,6 +282,7 @@ class Worker:
             copies=self._copies,
             scratch=scratch,
             rates=rates,
+            randoms=[task.random for task in tasks],
         )
 
     def _full_gradient(self, tasks: Sequence[Task], clients: Sequence[Examples], broadcast: Message) -> Tensor:

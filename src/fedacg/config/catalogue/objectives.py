@@ -1,6 +1,6 @@
 """Methods that change what clients minimise: terms added to their loss, or another loss."""
 
-from fedacg.config.catalogue.entry import Entry, Option, positive, rate
+from fedacg.config.catalogue.entry import Entry, Option, count, positive, rate
 
 ENTRIES: tuple[Entry, ...] = (
     Entry(
@@ -89,5 +89,21 @@ ENTRIES: tuple[Entry, ...] = (
             "server_lr": positive(1.0),
         },
         build="fedacg.methods.fedrcl:fedrcl",
+    ),
+    Entry(
+        name="fedgen",
+        title="FedGen",
+        reference="Zhu, Hong, Zhou, ICML 2021",
+        link="https://arxiv.org/abs/2105.10056",
+        equation="ℓ + α_t CE(head(G(y'))) + β_t KL(head(G(y)) ‖ z); G by all head_i",
+        options={
+            "alpha": rate(10.0),
+            "beta": rate(10.0),
+            "decay": Option(0.98, low=0, high=1, low_open=True, high_open=False),
+            "steps": count(50),
+            "generator_lr": positive(0.0003),
+            "server_lr": positive(1.0),
+        },
+        build="fedacg.methods.fedgen:fedgen",
     ),
 )
