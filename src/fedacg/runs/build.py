@@ -24,11 +24,13 @@ from fedacg.data.examples import FederatedData, ViewExamples
 from fedacg.data.own import from_pairs
 from fedacg.engines import Engine
 from fedacg.errors import InputError, SettingError
+from fedacg.methods.dp import promise_of
 from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
 from fedacg.runs import build
 from fedacg.runs.history import human_bytes
 from fedacg.simulation import fused
+from fedacg.simulation.account import Account
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, Memory
 from fedacg.simulation.replies import Probe
@@ -84,13 +86,21 @@ def needs(experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int
     everybody = experiment.cohort.count(clients) == clients and experiment.cohort.draw == "exact"
     if cohorts is not None:
         everybody = all(len(cohort) == clients for cohort in cohorts)
+    promise = promise_of(method)
     met = {
         "full participation": everybody and not experiment.population.present and not experiment.failures.drop,
         "uniform weights": experiment.cohort.weights == "uniform",
+        "spaced cohorts": cohorts is None and experiment.cohort.gap >= len(promise.bands if promise else ()),
     }
     for need in sorted(method.needs):
         if not met.get(need, True):
             raise InputError(f"method.name = {experiment.method.name!r}: needs {NEEDS[need]}")
+
+
+def privacy(job: Job) -> None:
+    """Refuse what a method with noise or a seal cannot cover: it is seen in a rehearsal."""
+    if "no buffers" in job.method.needs and job.traffic.up["buffers"].bytes:
+        raise InputError(f"model: has buffers, and this method needs {NEEDS['no buffers']}")
 
 
 @dataclass(frozen=True)
@@ -189,6 +199,7 @@ class Plan:
     experiment: Experiment
     job: Job
     sampling: Sampling
+    account: Account | None = None
 
     def federation(self, engine: Engine, memory: Memory, probes: Sequence[Probe]) -> Federation:
         """The federation before its first round."""
@@ -200,6 +211,7 @@ class Plan:
             evaluate=self.experiment.evaluate,
             memory=memory,
             probes=probes,
+            account=self.account,
         )
 
 
@@ -214,7 +226,15 @@ def plan(
     build.labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
     build.needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
-    return Plan(experiment, make_job(experiment, ingredients, _group(experiment, ingredients, draws.size)), draws)
+    job = make_job(experiment, ingredients, _group(experiment, ingredients, draws.size))
+    if any(link.covers for link in job.method.upload):
+        build.privacy(job)
+    promise = promise_of(job.method)
+    if promise is None:
+        return Plan(experiment, job, draws)
+    count, size = len(ingredients.data.clients), draws.size
+    account = Account(promise, rate=draws.coin, clients=count, expected=size, rounds=experiment.rounds)
+    return Plan(experiment, job, draws, account)
 
 
 def _group(experiment: Experiment, ingredients: Ingredients, cohort: int) -> int:
@@ -247,6 +267,7 @@ def make_job(experiment: Experiment, ingredients: Ingredients, group: int = 1) -
         evaluate_batch=experiment.evaluate.batch,
         group=group,
         device=experiment.engine.device,
+        failures=experiment.failures,
     )
 
 

@@ -145,6 +145,10 @@ def _play(
     summary = summarise(experiment, history, vector)
     if origin := ingredients.data.origin:
         summary["data"] = asdict(origin)
+    if federation.stopped:
+        summary["stopped"] = federation.stopped
+    if federation.account:
+        summary["privacy"] = federation.account.summary(history)
     if store:
         store.finish(summary)
     return Result(flat.release(), history, vector, summary, store.path if store else None)

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from fedacg.config.sections import LocalSettings
+from fedacg.config.sections import FailureSettings, LocalSettings
 from fedacg.core.devices import Device, count
 from fedacg.core.messages import Kinds, Message, kind_bytes
 from fedacg.core.round import Round
@@ -38,6 +38,8 @@ class Job:
     group: int = 1
     """Clients that are trained at once, at most; 1 trains one after the other."""
     device: Device = "cpu"
+    failures: FailureSettings = field(default_factory=FailureSettings)
+    """What bad clients do."""
 
     def first_state(self, theta: Tensor) -> State:
         """The server's vectors before the first round."""
@@ -89,6 +91,8 @@ class Task:
     client: int
     steps: int
     """K, the local steps to be done; 0 asks for the full gradient at φ and nothing else."""
+    bad: bool = False
+    """Whether the client is one of the bad ones (attacks.py)."""
 
     def random(self, purpose: str) -> torch.Generator:
         """A stream of randomness of this visit."""

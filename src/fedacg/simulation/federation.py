@@ -16,6 +16,7 @@ from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import RunError
 from fedacg.methods.rules import State, Totals, released
+from fedacg.simulation.account import Account
 from fedacg.simulation.drift import Drift
 from fedacg.simulation.engine import Answers, Engine, Evaluation, Job, Task, Training
 from fedacg.simulation.metrics import RoundMetrics
@@ -57,6 +58,7 @@ class Federation:
         evaluate: EvaluateSettings,
         memory: Memory,
         probes: Sequence[Probe] = (),
+        account: Account | None = None,
     ) -> None:
         self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
         self.sampling, self._evaluate = sampling, evaluate
@@ -65,6 +67,10 @@ class Federation:
         flat = FlatModel(clone(job.module), channels_last=job.channels_last)
         self.server = ServerState(0, {**job.first_state(flat.w), "buffers": flat.read_buffers()})
         self._history: list[RoundMetrics] = []
+        self.account = account
+        """What privacy has been spent, where a method promises some."""
+        self.stopped = ""
+        """Why it ended before its last round, where it did."""
 
     def resume(self, server: ServerState, history: Iterable[RoundMetrics]) -> None:
         """Go on from where an earlier federation stood, after the rounds it has played."""
@@ -74,6 +80,9 @@ class Federation:
         """Play the rounds that are left, one at a time."""
         self.engine.setup(self.job)
         for number in range(self.server.round + 1, self.rounds + 1):
+            if self.account and (reason := self.account.stop(self._history)):
+                self.stopped = reason
+                return
             metrics = self._play(self._context(number))
             self._history.append(metrics)
             yield metrics
@@ -94,12 +103,16 @@ class Federation:
             for reply in group:
                 totals.add(reply)
             self._keep(round, answers)
-        if totals.count:  # when nobody answers, nothing moves and nothing decays
-            state = {**rule.step(state, totals, round), "buffers": replies.buffers}
+        if totals.count or rule.always:  # by default, when nobody answers, nothing moves and nothing decays
+            moved = rule.step(state, totals, round)
+            state = {**moved, "buffers": moved["buffers"] if rule.moves_buffers else replies.buffers}
+        beside_down, beside_up = rule.beside_bytes(len(attendance.asked), totals.count)
         waited += replies.seconds + asked_first.seconds
         aggregated = perf_counter()
 
-        test = self._test(state, round)
+        spent = self.account.scores(self._history, attendance.asked) if self.account else {}
+        last = bool(self.account and self.account.stop(self._history, attendance.asked))
+        test = self._test(state, round, last)
         self.server = ServerState(round.number, state)
         return RoundMetrics(
             round=round.number,
@@ -109,14 +122,15 @@ class Federation:
             stragglers=tuple(c for c in attendance.stragglers if c not in training.lost) or None,
             examples=sum(replies.examples),
             train_loss=replies.loss,
-            bytes_down=len(attendance.asked) * message_bytes(broadcast),
-            bytes_up=asked_first.bytes + replies.bytes,
+            bytes_down=len(attendance.asked) * message_bytes(broadcast) + beside_down,
+            bytes_up=asked_first.bytes + replies.bytes + beside_up,
             seconds_train=waited,
             seconds_aggregate=aggregated - start - waited,
             seconds_evaluate=perf_counter() - aggregated,
             test_accuracy=test.correct / test.examples if test and self.job.data.classes else None,
             test_loss=test.loss / test.examples if test else None,
             client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
+            scores={**totals.figures, **spent} or None,
             drift=self._drift.figures(rule.momentum(state)) if replies.clients else None,
             extra={"lost": {str(client): why for client, why in training.lost.items()}} if training.lost else {},
         )
@@ -130,7 +144,12 @@ class Federation:
         size, steps_for = self.job.data.clients.size, self.job.local.steps_for
         stragglers = set(attendance.stragglers)
         return [
-            Task(round, client, self.sampling.steps(steps_for(size(client)), client in stragglers))
+            Task(
+                round,
+                client,
+                self.sampling.steps(steps_for(size(client)), client in stragglers),
+                bad=client in self.sampling.bad,
+            )
             for client in attendance.answered
         ]
 
@@ -159,9 +178,9 @@ class Federation:
             for answer in answers:
                 self.memory.write(round.number, answer.client, answer.keep)
 
-    def _test(self, state: State, round: Round) -> Evaluation | None:
-        """How the server's model does, in rounds that are evaluated."""
-        if round.number % self._evaluate.every and round.number != self.rounds:
+    def _test(self, state: State, round: Round, last: bool) -> Evaluation | None:
+        """How the server's model does, in rounds that are evaluated; the last one always is."""
+        if round.number % self._evaluate.every and round.number != self.rounds and not last:
             return None
         model = {"theta": released(state), "buffers": state["buffers"]}
         test = self.engine.evaluate(model)
