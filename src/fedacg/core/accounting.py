@@ -39,6 +39,7 @@ class Gaussian:
     rate: float = 1.0
     """q, the probability that a client takes part in a release."""
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - it is frozen, and there are few
     def epsilon(self, releases: int, delta: float) -> float:
         """By the distribution of the privacy loss (PLD); without coins by the Gaussian's own curve, exactly."""
         if not releases:
@@ -49,6 +50,7 @@ class Gaussian:
             return float(_library().get_epsilon_gaussian(self.noise / math.sqrt(releases), delta))
         return float(_loss(self.noise, self.rate).self_compose(releases).get_epsilon_for_delta(delta))
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - it is frozen, and there are few
     def epsilon_rdp(self, releases: int, delta: float) -> float:
         """By Rényi differential privacy: larger, and what most papers report."""
         if not releases:

@@ -168,7 +168,9 @@ class Noised(StandIn):
 
     def _bit_noise(self, round: Round) -> float:
         """s: by default a twentieth of the cohort, as its authors have it, and no less than z."""
-        return self.bit_noise or max((self.promise.simulated or round.expected) / 20, self.promise.noise)
+        if self.bit_noise or not self.promise.noise:
+            return self.bit_noise
+        return max((self.promise.simulated or round.expected) / 20, self.promise.noise)
 
     def _update_noise(self, round: Round) -> float:
         """The part of z that is left for Δ where the clip adapts: the two releases together cost what z costs."""
