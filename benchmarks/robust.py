@@ -23,7 +23,7 @@ RULES = {
     "norm bound": "+bound",
 }
 OPTIONS = {
-    "trimmed mean": {"share": 0.4},
+    "trimmed mean": {"share": 0.2},
     "Krum": {"share": 0.4, "keep": 1},
     "multi-Krum": {"share": 0.4},
     "norm bound": {"norm": 0.5},
@@ -88,7 +88,11 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
                 ]
                 points = [mean(float(r["accuracy"]) for r in of if float(r["bad"]) == share) for share in SHARES]
                 axes.plot(
-                    [100 * share for share in SHARES], [100 * point for point in points], marker=".", label=rule
+                    [100 * share for share in SHARES],
+                    [100 * point for point in points],
+                    marker=".",
+                    linestyle="--" if rule == "median" else "-",
+                    label=rule,
                 )
             axes.set_title(f"{server}: {attack}")
             axes.grid(alpha=0.3)

@@ -179,6 +179,8 @@ class Training:
     """Without the lost; each is valid until the next is asked for."""
     lost: Mapping[int, str] = field(default_factory=dict)
     """Clients that will not answer, and why."""
+    stand_ins: bool = False
+    """Whether the answers stand for a sum that is all that is known, and are nobody's own."""
 
 
 class Engine(Protocol):

@@ -131,7 +131,9 @@ class Federation:
             test_loss=test.loss / test.examples if test else None,
             client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
             scores={**totals.figures, **spent} or None,
-            drift=self._drift.figures(rule.momentum(state)) if replies.clients else None,
+            drift=self._drift.figures(rule.momentum(state))
+            if replies.clients and not training.stand_ins
+            else None,
             extra={"lost": {str(client): why for client, why in training.lost.items()}} if training.lost else {},
         )
 
