@@ -305,7 +305,7 @@ def test_a_budget_ends_a_run_in_time_with_the_reason(tmp_path: Path) -> None:
     result = run("fedavg+dp", rounds=50, options={"budget": budget}, evaluate={"every": 40}, out=tmp_path / "run")
     assert result.history.rounds == 3
     assert result.history[-1].test_accuracy is not None, "the last round is evaluated"
-    assert result.summary["stopped"].startswith("privacy budget: ε =")
+    assert result.summary["stopped_early"].startswith("privacy budget: ε =")
     again = run(
         "fedavg+dp",
         rounds=50,

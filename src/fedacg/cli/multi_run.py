@@ -71,7 +71,7 @@ def play_missing(console: Console, session: Session, runs: Runs, *, quiet: bool)
             continue
         current = folder.name
         try:
-            session.play(experiment, folder=folder, resume=True, observers=progress)
+            session.play(experiment, folder=folder, resume=True, callbacks=progress)
         except RunError as error:
             whole = False
             for line in (str(error), *getattr(error, "__notes__", [])):

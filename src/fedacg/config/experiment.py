@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedacg.config.recipe import write_toml
 from fedacg.config.sections import (
     AnalysisSettings,
+    CallbackSettings,
     CohortSettings,
     DataSettings,
     EngineSettings,
@@ -50,6 +51,15 @@ class Experiment(Section):
     engine: EngineSettings = EngineSettings()
     save: Incidental[SaveSettings] = SaveSettings()
     analysis: Incidental[AnalysisSettings] = AnalysisSettings()
+    callbacks: Incidental[tuple[CallbackSettings, ...]] = Field((), strict=False)
+    """Who looks on, and may stop the run: names, or tables with a name and its options."""
+
+    @field_validator("callbacks", mode="before")
+    @classmethod
+    def _names_alone(cls, given: Any) -> Any:
+        if not isinstance(given, list | tuple):
+            return given
+        return [{"name": each} if isinstance(each, str) else each for each in given]
 
     @model_validator(mode="after")
     def _recorded_rounds_are_played(self) -> Self:
@@ -57,6 +67,18 @@ class Experiment(Section):
             if round > self.rounds:
                 raise InputError(f"analysis.rounds has {round}: must be at most rounds = {self.rounds}")
         return self
+
+    @model_validator(mode="after")
+    def _clients_make_up_a_cohort(self) -> Self:
+        """Checked here where the number of clients is known without the data, which take long to load."""
+        if self.data.clients and self.data.split != "natural" and not self.data.split_file:
+            self.check_cohorts(self.data.clients)
+        return self
+
+    def check_cohorts(self, clients: int) -> None:
+        """Refuse cohorts and populations that so many clients cannot make up."""
+        self.population.check(clients)
+        self.cohort.check(self.population.present or clients)
 
     @classmethod
     def parse(cls, tree: Mapping[str, Any]) -> Self:

@@ -159,10 +159,10 @@ def _runs_below(folder: Path) -> Iterator[Path]:
 
 
 def _promised(folder: Path, summary: Mapping[str, Any] | None, history: History) -> list[str]:
-    """What somebody who reads a run's figures must know of its privacy and of why it stopped."""
+    """What somebody who reads a run's figures must know of its privacy."""
     told = summary or {}
     privacy = told.get("privacy")
-    found = [told.get("stopped"), privacy.get("statement") if isinstance(privacy, Mapping) else None]
+    found = [privacy.get("statement") if isinstance(privacy, Mapping) else None]
     if privacy is None and history and history[-1].score("privacy/simulated_cohort"):
         found.append(
             "SIMULATED privacy: the noise is that of a larger cohort; nothing is promised to these clients"

@@ -19,9 +19,10 @@ from fedacg.data.own import Pair, from_pairs
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.parts import LossFunction
 from fedacg.runs.build import Ingredients, prepare, sampling
-from fedacg.runs.history import History
+from fedacg.runs.callbacks import Callback, OnRound, check_callbacks
 from fedacg.runs.runner import Result, play
 from fedacg.simulation.metrics import RoundMetrics
+from fedacg.simulation.scoring import Metric
 
 
 def run(
@@ -36,6 +37,8 @@ def run(
     out: Path | str | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    metrics: Mapping[str, Metric] | None = None,
+    callbacks: Sequence[Callback | type[Callback]] | None = None,
     on_round: Callable[[RoundMetrics], None] | None = None,
     **settings: Unpack[Parameters],
 ) -> Result:
@@ -60,7 +63,13 @@ def run(
         out: A run folder to write; by default nothing is written.
         resume: Go on with the run in `out`.
         overwrite: Replace the run in `out`.
-        on_round: Called with every round's metrics.
+        metrics: Metrics of one's own by name, beside loss and accuracy: functions of the outputs and labels of the
+            whole test set, or objects with `update(outputs, labels)`, `compute()` and `reset()`. They go into the
+            history's scores as `test/NAME`.
+        callbacks: What looks on and may stop the run: `fedacg.EarlyStopping("validation/loss", patience=5)`,
+            `fedacg.TimeLimit(3600)`, `fedacg.BestCheckpoint()`, or classes of one's own that derive from
+            `fedacg.Callback`.
+        on_round: A function that is called with every round's metrics; the shortest of callbacks.
         **settings: The keys of an experiment file: `rounds=50`; a table, `local={"lr": 0.05, "epochs": 2}`; or a
             key by its short name, `lr=0.05, local_epochs=2`. They, their defaults and the short names are listed
             in docs/bring-your-own.md. Without `engine`, processes do the work if there are `workers`, else this
@@ -73,8 +82,12 @@ def run(
         InputError: Something that was given does not fit.
         RunError: The run diverged, or its workers kept dying.
     """
+    for name, flag in (("resume", resume), ("overwrite", overwrite)):
+        if not isinstance(flag, bool):
+            raise InputError(f"{name}: is a {type(flag).__name__}; must be True or False")
     if resume and out is None:
         raise InputError("resume = True: say which run with out=")
+    looking = check_callbacks(callbacks or [])
     if experiment is None:
         experiment, ingredients = _own(model, clients, test, channels_last, settings)
     else:
@@ -84,13 +97,12 @@ def run(
                 f"{given[0]}: an experiment is given; say it there, as in fedacg.recipe(…, rounds=50)"
             )
         ingredients = prepare(experiment)
-    if loss:
+    if loss is not None:
+        if not callable(loss):
+            raise InputError(f"loss: is a {type(loss).__name__}; must be a function of outputs and labels")
         ingredients = replace(ingredients, method=ingredients.method.with_loss(loss))
     if cohorts is not None:
-        count = len(ingredients.data.clients)
-        if len(cohorts) < experiment.rounds:
-            raise InputError(f"cohorts: are given for {len(cohorts)} rounds, rounds = {experiment.rounds}")
-        cohorts = [_cohort(r, cohort, count) for r, cohort in enumerate(cohorts, start=1)]
+        cohorts = _cohorts(cohorts, experiment.rounds, len(ingredients.data.clients))
     return play(
         experiment,
         ingredients,
@@ -98,7 +110,8 @@ def run(
         resume=resume,
         overwrite=overwrite,
         cohorts=cohorts,
-        observers=[_Callback(on_round)] if on_round else [],
+        callbacks=[*looking, *([OnRound(on_round)] if on_round else [])],
+        metrics=metrics,
     )
 
 
@@ -113,17 +126,22 @@ def _own(
     if model is None or clients is None or test is None:
         missing = next(n for n, v in (("model", model), ("clients", clients), ("test", test)) if v is None)
         raise InputError(f"{missing}: is needed, with model=, clients= and test=, where no experiment is given")
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: is a {type(model).__name__}; must be a torch.nn.Module")
     tree, spell = to_tree(settings, NAMES)
     federated = from_pairs(clients, test)
     described = tree.setdefault("model", {})
     if channels_last is not None:
+        if not isinstance(channels_last, bool):
+            raise InputError(f"channels_last: is a {type(channels_last).__name__}; must be True or False")
         if "layout" in described:
             raise InputError("channels_last: is given as layout as well; leave one of them out")
         described["layout"] = "channels-last" if channels_last else "default"
     described["name"] = f"{GIVEN}:{type(model).__name__}"
     tree["data"] = {"name": GIVEN, "clients": len(federated.clients), "split": "natural"}
     engine = tree.setdefault("engine", {})
-    engine.setdefault("name", "processes" if engine.get("workers") else "serial")
+    alone = engine.get("workers") is None or (isinstance(engine["workers"], int) and engine["workers"] == 0)
+    engine.setdefault("name", "serial" if alone else "processes")
     experiment = parse(Experiment, {"name": GIVEN, **tree}, spell)
     try:
         sampling(experiment, len(federated.clients))
@@ -137,18 +155,13 @@ def _own(
     return experiment, Ingredients(model, wish, federated, method)
 
 
-class _Callback:
-    """A user's function as an observer."""
-
-    def __init__(self, function: Callable[[RoundMetrics], None]) -> None:
-        self._function = function
-
-    def begin(self, experiment: Experiment, done: int) -> None: ...
-
-    def round(self, metrics: RoundMetrics, history: History) -> None:
-        self._function(metrics)
-
-    def end(self) -> None: ...
+def _cohorts(cohorts: Sequence[Sequence[int]], rounds: int, clients: int) -> list[list[int]]:
+    """The clients of every round as plain numbers."""
+    if not hasattr(cohorts, "__len__") or not hasattr(cohorts, "__getitem__"):
+        raise InputError(f"cohorts: is a {type(cohorts).__name__}; must be a list with the clients of every round")
+    if len(cohorts) < rounds:
+        raise InputError(f"cohorts: are given for {len(cohorts)} rounds, rounds = {rounds}")
+    return [_cohort(number, cohort, clients) for number, cohort in enumerate(cohorts, start=1)]
 
 
 def _cohort(round: int, cohort: Sequence[int], clients: int) -> list[int]:

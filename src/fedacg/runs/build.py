@@ -4,7 +4,7 @@ What is given from Python as objects enters here too. Playing the rounds is runn
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
 from fedacg.config.sections import LocalSettings
 from fedacg.core.messages import kind_bytes
-from fedacg.core.plugins import is_plugin
+from fedacg.core.plugins import is_plugin, load
 from fedacg.core.randomness import numpy_generator, stream_seed
 from fedacg.core.vector import FlatModel, clone, trainable
 from fedacg.data.catalogue import federate
@@ -27,7 +27,6 @@ from fedacg.errors import InputError, SettingError
 from fedacg.methods.dp import promise_of
 from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
-from fedacg.runs import build
 from fedacg.runs.history import human_bytes
 from fedacg.simulation import fused
 from fedacg.simulation.account import Account
@@ -35,12 +34,13 @@ from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, Memory
 from fedacg.simulation.replies import Probe
 from fedacg.simulation.sampling import Presence, Sampling
+from fedacg.simulation.scoring import Metric, check_metrics
 
 _VECTORS = 4
 """Model-sized vectors that a run holds at least: θ, and a worker's w, g and Δ."""
 
 
-def numbers(experiment: Experiment, module: nn.Module) -> None:
+def check_numbers(experiment: Experiment, module: nn.Module) -> None:
     """Refuse factors on vectors that the type of the model's parameters cannot hold."""
     dtype = trainable(module)[0].dtype
     most = torch.finfo(dtype).max
@@ -56,7 +56,7 @@ def numbers(experiment: Experiment, module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def labels(module: nn.Module, channels_last: bool, data: FederatedData, method: Method) -> None:
+def check_labels(module: nn.Module, channels_last: bool, data: FederatedData, method: Method) -> None:
     """Refuse labels that the model has no output for, where its loss is cross-entropy."""
     if not data.classes or method.empirical.function is not nn.functional.cross_entropy:
         return
@@ -71,7 +71,7 @@ def labels(module: nn.Module, channels_last: bool, data: FederatedData, method: 
         )
 
 
-def memory(name: str, parameters: int) -> None:
+def check_memory(name: str, parameters: int) -> None:
     """Refuse a network that this machine cannot hold."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 4 * _VECTORS * parameters > there:
@@ -81,7 +81,9 @@ def memory(name: str, parameters: int) -> None:
         )
 
 
-def needs(experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int) -> None:
+def check_needs(
+    experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int
+) -> None:
     """Refuse a method whose needs this federation does not meet."""
     everybody = experiment.cohort.count(clients) == clients and experiment.cohort.draw == "exact"
     if cohorts is not None:
@@ -95,12 +97,6 @@ def needs(experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int
     for need in sorted(method.needs):
         if not met.get(need, True):
             raise InputError(f"method.name = {experiment.method.name!r}: needs {NEEDS[need]}")
-
-
-def privacy(job: Job) -> None:
-    """Refuse what a method with noise or a seal cannot cover: it is seen in a rehearsal."""
-    if "no buffers" in job.method.needs and job.traffic.up["buffers"].bytes:
-        raise InputError(f"model: has buffers, and this method needs {NEEDS['no buffers']}")
 
 
 @dataclass(frozen=True)
@@ -146,7 +142,7 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     """Make what a description names; data that were loaded before can be passed on."""
     method = methods.build(experiment.method.name, experiment.method.options)
     federated = federated or load_data(experiment)
-    check_cohorts(experiment, len(federated.clients))
+    experiment.check_cohorts(len(federated.clients))
     settings = experiment.model
     for key in ("classes", "shape"):
         if key in settings.options:
@@ -158,19 +154,13 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
         **settings.options,
     }
     if not is_plugin(settings.name):
-        build.memory(settings.name, parameters(settings.name, **named))
+        check_memory(settings.name, parameters(settings.name, **named))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
         module = models.build(settings.name, **named)
     wish = bool(getattr(module, "channels_last", False))
     channels_last = wish if settings.layout == "auto" else settings.layout == "channels-last"
     return Ingredients(module, channels_last, federated, method)
-
-
-def check_cohorts(experiment: Experiment, clients: int) -> None:
-    """Refuse cohorts and populations that so many clients cannot make up."""
-    experiment.population.check(clients)
-    experiment.cohort.check(experiment.population.present or clients)
 
 
 def sampling(
@@ -180,7 +170,7 @@ def sampling(
     presence: Presence | None = None,
 ) -> Sampling:
     """Who takes part in the rounds of a federation of so many clients."""
-    check_cohorts(experiment, clients)
+    experiment.check_cohorts(clients)
     return Sampling(
         experiment.cohort,
         clients=clients,
@@ -199,6 +189,7 @@ class Plan:
     experiment: Experiment
     job: Job
     sampling: Sampling
+    metrics: Mapping[str, Metric]
     account: Account | None = None
 
     def federation(self, engine: Engine, memory: Memory, probes: Sequence[Probe]) -> Federation:
@@ -212,6 +203,7 @@ class Plan:
             memory=memory,
             probes=probes,
             account=self.account,
+            metrics=self.metrics,
         )
 
 
@@ -220,21 +212,42 @@ def plan(
     ingredients: Ingredients,
     cohorts: Sequence[Sequence[int]] | None = None,
     presence: Presence | None = None,
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Plan:
     """Put a description and its ingredients together, or refuse what does not fit."""
-    build.numbers(experiment, ingredients.module)
-    build.labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
+    check_numbers(experiment, ingredients.module)
+    check_labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
-    build.needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
+    check_needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
     job = make_job(experiment, ingredients, _group(experiment, ingredients, draws.size))
-    if any(link.covers for link in job.method.upload):
-        build.privacy(job)
+    if experiment.failures.attack == "label-flip" and not job.data.classes:
+        raise SettingError("failures.attack", "'label-flip'", "needs labels that are classes")
+    found = {**named_metrics(experiment.evaluate.metrics), **check_metrics(metrics or {})}
+    return Plan(experiment, job, draws, found, _account(experiment, job, draws))
+
+
+def _account(experiment: Experiment, job: Job, draws: Sampling) -> Account | None:
+    """Where a method's privacy is counted; what its noise or seal cannot cover is refused in a rehearsal."""
+    if any(link.covers for link in job.method.upload) and (
+        job.traffic.up["buffers"].bytes and "no buffers" in job.method.needs
+    ):
+        raise InputError(f"model: has buffers, and this method needs {NEEDS['no buffers']}")
     promise = promise_of(job.method)
     if promise is None:
-        return Plan(experiment, job, draws)
-    count, size = len(ingredients.data.clients), draws.size
-    account = Account(promise, rate=draws.coin, clients=count, expected=size, rounds=experiment.rounds)
-    return Plan(experiment, job, draws, account)
+        return None
+    clients, rounds = len(job.data.clients), experiment.rounds
+    return Account(promise, rate=draws.coin, clients=clients, expected=draws.size, rounds=rounds)
+
+
+def named_metrics(names: Sequence[str]) -> dict[str, Metric]:
+    """The metrics that a description names, each by the attribute of its module."""
+    found: dict[str, Metric] = {}
+    for name in names:
+        attribute = name.partition(":")[2]
+        if attribute in found:
+            raise SettingError("evaluate.metrics", repr(name), f"a metric called {attribute} is there already")
+        found[attribute] = load("evaluate.metrics", name)
+    return check_metrics(found)
 
 
 def _group(experiment: Experiment, ingredients: Ingredients, cohort: int) -> int:
