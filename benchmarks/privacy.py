@@ -23,7 +23,7 @@ METHODS = {
     "FedACG": {"name": "fedacg+dp", "lam": 0.85, "beta": 0.01},
 }
 EPSILONS = (1.0, 2.0, 4.0, 8.0, float("inf"))
-RATE, COHORT, CLIP, DELTA = 0.1, 1000, 0.3, 1e-5
+RATE, COHORT, CLIP, DELTA = 0.1, 100, 0.3, 1e-5
 FIELDS = (
     "method",
     "epsilon",
