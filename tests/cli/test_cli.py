@@ -94,6 +94,9 @@ NAMED = {
 }
 """Another value where only some are known."""
 BESIDE = {
+    "cohort.gap": "cohort.draw=spaced",
+    "failures.attack": "failures.bad=0.2",
+    "failures.strength": "failures.bad=0.2",
     "local.milestones": "local.schedule=step",
     "local.epoch_decay": "local.lr_decay=0.5",
     "local.nesterov": "local.momentum=0.5",

@@ -147,7 +147,7 @@ def test_any_engine_and_fused_clients_tell_the_same_lies(attack: str) -> None:
 
 def test_an_attack_that_would_do_nothing_is_refused() -> None:
     for given, reason in (
-        ({"bad": 0.1}, "failures.bad = 0.1: has no effect, as failures.attack is none"),
+        ({"strength": 2.0}, "failures.strength = 2: has no effect, as failures.bad is 0"),
         ({"attack": "scale"}, "failures.attack = 'scale': has no effect, as failures.bad is 0"),
         ({"bad": 0.1, "attack": "label-flip", "strength": 2.0}, "failures.strength = 2: has no effect"),
     ):

@@ -223,8 +223,8 @@ class FailureSettings(Section):
     """That part; at least one step is done."""
     bad: float = Field(0.0, ge=0, le=1)
     """Part of the clients that is bad, the same ones all the time."""
-    attack: Literal["none", "sign-flip", "scale", "noise", "label-flip"] = "none"
-    """What bad clients do."""
+    attack: Literal["sign-flip", "scale", "noise", "label-flip"] = "sign-flip"
+    """What they do."""
     strength: float = Field(0.0, ge=0)
     """The factor of their lie; 0 is 1 for a flipped sign and for noise, and 10 for scaling."""
 
@@ -234,13 +234,11 @@ class FailureSettings(Section):
 
     @model_validator(mode="after")
     def _attacks_have_an_effect(self) -> Self:
-        if self.bad and self.attack == "none":
-            raise SettingError("failures.bad", f"{self.bad:g}", "has no effect, as failures.attack is none")
-        if self.attack != "none" and not self.bad:
+        if self.attack != "sign-flip" and not self.bad:
             raise SettingError("failures.attack", repr(self.attack), "has no effect, as failures.bad is 0")
-        if self.strength and self.attack in ("none", "label-flip"):
-            reason = f"has no effect, as failures.attack is {self.attack}"
-            raise SettingError("failures.strength", f"{self.strength:g}", reason)
+        if self.strength and (not self.bad or self.attack == "label-flip"):
+            why = "failures.attack is label-flip" if self.bad else "failures.bad is 0"
+            raise SettingError("failures.strength", f"{self.strength:g}", f"has no effect, as {why}")
         return self
 
 
