@@ -22,14 +22,17 @@ def takes_signals(program: "subprocess.Popen[str]") -> bool:
 
 
 def stop(folder: Path, instant: float | None, *numbers: signal.Signals) -> str:
-    """Start a run, send it signals at an instant, or after its first round, and return what it said."""
+    """Start a run, send it signals at an instant, or after its next round, and return what it said."""
     words = ["--set", "rounds=100000", "--set", "engine.name=processes", "--set", "engine.workers=2"]
+    metrics = folder / "run" / "metrics.jsonl"
+    before = metrics.stat().st_size if metrics.exists() else 0
     program = start(folder, "run", "tiny.toml", "--out", "run", "--resume", *words)
     while not takes_signals(program):
         time.sleep(0.001)
     time.sleep(instant or 0)
-    metrics = folder / "run" / "metrics.jsonl"
-    while instant is None and not (metrics.exists() and metrics.read_bytes()) and program.poll() is None:
+    while (
+        instant is None and not (metrics.exists() and metrics.stat().st_size > before) and program.poll() is None
+    ):
         time.sleep(0.01)
     for number in numbers:
         program.send_signal(number)

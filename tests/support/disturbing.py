@@ -21,6 +21,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from fedacg.core.files import unseal
+
 WRITING = {"open", "os.mkdir"}
 """Audit events that a full disk refuses; fsync is added to them."""
 CHANGING = WRITING | {"os.rename", "os.remove", "os.rmdir", "os.truncate"}
@@ -243,8 +245,8 @@ class Disturber:
 
 
 def outcome(folder: Path) -> tuple[str, list[dict[str, Any]]]:
-    """The fingerprint of a finished run's model, and its history without the seconds."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    """The fingerprint of a finished run's model, and its history without the seconds and what is summed over them."""
+    lines = [unseal(line, sealed=True) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
     history = [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in lines]
     return json.loads((folder / "summary.json").read_text())["vector_sha256"], history
 
