@@ -138,4 +138,4 @@ def test_without_dp_accounting_one_line_says_what_to_install(monkeypatch: pytest
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match=r"pip install 'fedacg\[privacy\]'"):
-        Gaussian(1.0).epsilon(1, 1e-5)
+        Gaussian(1.2345).epsilon(1, 1e-5)  # not one that is remembered

@@ -205,6 +205,7 @@ def test_any_engine_gives_the_same_bits(method: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*subprocess .* is still running:ResourceWarning")  # Ray's own
 def test_ray_gives_the_same_bits() -> None:
     here, there = (
         run("fedacg+dp", rounds=3, **each).vector
