@@ -22,7 +22,10 @@ from fedacg.methods.swa import WeightAverage
 from fedacg.methods.upload import ErrorFeedback
 from support.command import Command
 
-MODIFIED = ["+".join((base, *parts)) for base in METHODS for n in (1, 2) for parts in permutations(MODIFIERS, n)]
+GUARDS = {"dp", "dpftrl", "local-dp", "secure", "median", "trim", "krum", "bound"}
+"""Parts that decide what a server may see; what they refuse is in test_privacy.py and test_robust.py."""
+FREE = [part for part in MODIFIERS if part not in GUARDS]
+MODIFIED = ["+".join((base, *parts)) for base in METHODS for n in (1, 2) for parts in permutations(FREE, n)]
 PARTS = {"prox": Proximal, "ri": RelaxedStart}
 LINKS = {"paq": Quantise, "sign": Sign, "topk": TopK}
 STEPS = {"sam": Ascent, "asam": AdaptiveAscent}

@@ -49,6 +49,8 @@ class Node:
     tamper: Callable[[Message], Message] | None = None
     """What becomes of its replies to training messages."""
     silent: bool = False
+    state: RecordDict = field(default_factory=RecordDict)
+    """What Flower keeps of it from message to message."""
 
 
 @dataclass
@@ -81,7 +83,9 @@ class LoopGrid(Grid):
         training, node_id = arrived.metadata.message_type == MessageType.TRAIN, arrived.metadata.dst_node_id
         if training:
             self.down.append(sum(map(len, parcel.values())))
-            self.before_train(int(arrived.content.config_records["order"]["round"]), node_id)  # type: ignore[arg-type]
+            told = arrived.content.config_records.get("order")  # the first messages of a sealed round have none
+            if told is not None:
+                self.before_train(int(told["round"]), node_id)  # type: ignore[arg-type]
         node = self.nodes.get(node_id)
         if node is None or not node.silent:
             reply = self._answer(node, arrived)
@@ -94,7 +98,7 @@ class LoopGrid(Grid):
         if node is None:
             return Message(Error(code=0, reason="the node is gone"), reply_to=message)
         try:
-            reply = node.app(message, Context(1, message.metadata.dst_node_id, node.config, RecordDict(), {}))
+            reply = node.app(message, Context(1, message.metadata.dst_node_id, node.config, node.state, {}))
             if node.tamper and message.metadata.message_type == MessageType.TRAIN:
                 return node.tamper(reply)
         except Exception as error:  # as the process that runs a ClientApp does

@@ -1,4 +1,4 @@
-"""Commands: `fedacg run|compare|bench|sweep|report|watch|analyze|methods|recipes|data|deploy`."""
+"""Commands: `fedacg run|compare|bench|sweep|report|watch|analyze|methods|privacy|recipes|data|deploy`."""
 
 import errno
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from fedacg.cli import data, deploy
 from fedacg.cli.analyze import analyze
 from fedacg.cli.bench import bench
 from fedacg.cli.methods import methods
+from fedacg.cli.privacy import privacy
 from fedacg.cli.report import report
 from fedacg.cli.run import compare, run
 from fedacg.cli.stopping import STOPPED
@@ -52,6 +53,7 @@ app.command()(report)
 app.command()(watch)
 app.command()(analyze)
 app.command()(methods)
+app.command()(privacy)
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")
 

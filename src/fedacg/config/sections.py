@@ -167,19 +167,31 @@ class CohortSettings(Section):
     size: int = Field(0, ge=0)
     """A number of clients a round; 0 goes by fraction."""
     draw: str = "exact"
-    """`exact` asks that many, `coin` flips one for every client, module:function is a sampler of one's own."""
+    """`exact` asks that many, `coin` flips one for every client, `spaced` asks that many of those who have rested,
+    module:function is a sampler of one's own."""
+    gap: int = Field(1, ge=1)
+    """With the draw `spaced`, rounds from one time that a client is asked to the next, at least."""
     weights: Literal["examples", "uniform"] = "examples"
     """ω_i in proportion to the client's number of examples, or all the same."""
 
     @field_validator("draw")
     @classmethod
     def _known_draw(cls, name: str) -> str:
-        return name if name == GIVEN else _named("draw", "samplers", name, ("exact", "coin"))
+        return name if name == GIVEN else _named("draw", "samplers", name, ("exact", "coin", "spaced"))
+
+    @model_validator(mode="after")
+    def _gap_has_an_effect(self) -> Self:
+        if self.gap > 1 and self.draw != "spaced":
+            raise SettingError("cohort.gap", str(self.gap), f"has no effect, as cohort.draw is {self.draw}")
+        return self
 
     def check(self, clients: int) -> None:
         """Refuse a cohort that `clients` clients cannot make up."""
         if self.size > clients:
             raise SettingError("cohort.size", str(self.size), f"there are only {clients} clients")
+        if self.gap * self.count(clients) > clients:
+            few = f"{self.gap} rounds ask {self.gap * self.count(clients)} clients and there are only {clients}"
+            raise SettingError("cohort.gap", str(self.gap), few)
 
     def count(self, clients: int) -> int:
         """M, the number of clients a round out of so many."""
@@ -220,6 +232,25 @@ class FailureSettings(Section):
     """Probability that a client only does part of its local steps."""
     work: float = Field(0.5, gt=0, le=1)
     """That part; at least one step is done."""
+    bad: float = Field(0.0, ge=0, le=1)
+    """Part of the clients that is bad, the same ones all the time."""
+    attack: Literal["sign-flip", "scale", "noise", "label-flip"] = "sign-flip"
+    """What they do."""
+    strength: float = Field(0.0, ge=0)
+    """The factor of their lie; 0 is 1 for a flipped sign and for noise, and 10 for scaling."""
+
+    @property
+    def attack_strength(self) -> float:
+        return self.strength or (10.0 if self.attack == "scale" else 1.0)
+
+    @model_validator(mode="after")
+    def _attacks_have_an_effect(self) -> Self:
+        if self.attack != "sign-flip" and not self.bad:
+            raise SettingError("failures.attack", repr(self.attack), "has no effect, as failures.bad is 0")
+        if self.strength and (not self.bad or self.attack == "label-flip"):
+            why = "failures.attack is label-flip" if self.bad else "failures.bad is 0"
+            raise SettingError("failures.strength", f"{self.strength:g}", f"has no effect, as {why}")
+        return self
 
 
 class LocalSettings(Section):

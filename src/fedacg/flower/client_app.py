@@ -20,6 +20,7 @@ from fedacg.data.examples import Examples, FederatedData
 from fedacg.engines import Job, one_thread
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError, RunError
+from fedacg.flower import sealed
 from fedacg.flower.options import NodeOptions, has_own_data, node_options, read_experiment
 from fedacg.flower.records import Announcement, Order, announcement, read_order, tested, unpack, upload
 from fedacg.runs.build import load_data, make_job, prepare
@@ -99,7 +100,7 @@ def _own(experiment: Experiment, options: NodeOptions) -> NodeData:
 
 def make(path: Path) -> ClientApp:
     """The ClientApp of the experiment in a file."""
-    app = ClientApp()
+    app = ClientApp(mods=[sealed.mod])
 
     @app.query()
     def announce(message: Message, context: Context) -> Message:
@@ -113,11 +114,16 @@ def make(path: Path) -> ClientApp:
         states = node.states(order, job)
         with node.computing():
             kept = _kept(states, order)
-            answer = Worker(job).train(order.task(job.seed), unpack(message.content), kept)
+            broadcast = unpack(message.content)
+            answer = Worker(job).train(order.task(job.seed), broadcast, kept)
             if answer.keep:
                 states.write(order.round, order.client, answer.keep)
                 states.settle(order.round)
                 states.forget(order.visit)
+            if sealed.is_sealed(message):
+                return Message(sealed.answer_of(job, broadcast, answer.upload, order.cohort), reply_to=message)
+            if sealed.sealing(job.method.rule):
+                raise RunError("the server asks for an update as it is, and this method seals it")
             return Message(upload(answer), reply_to=message)
 
     @app.evaluate()

@@ -6,6 +6,7 @@ next. So a reply that was refused, or a server that went back to a checkpoint, l
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from fedacg.flower.membership import Membership
 from fedacg.flower.nodes import Nodes, ask, content
 from fedacg.flower.options import ServerOptions
 from fedacg.flower.records import Order, UploadReader, norm_of, order, pack, read_tested
+from fedacg.flower.sealed import open_mean, sealing
 from fedacg.flower.usual import Measured, MedianBound
 from fedacg.simulation.engine import Answer, Answers, ClientMemory, Held, Job, See, Task, Training
 from fedacg.simulation.scoring import Evaluation, total
@@ -53,6 +55,8 @@ class GridEngine:
         self._uploads = UploadReader(job, self._options.max_norm)
 
     def train(self, broadcast: messages.Message, tasks: Sequence[Task], kept: ClientMemory) -> Training:
+        if sealing(self._job.method.rule):
+            return self._train_sealed(broadcast, tasks, kept)
         vectors, serving, deadline = pack(broadcast), self._nodes.serving, self._options.deadline
         messages = {}
         for task in tasks:
@@ -83,6 +87,32 @@ class GridEngine:
             answers = {}
         sound = (Answers.of_one(task, answers[task.client]) for task in tasks if task.client in answers)
         return Training(sound, lost)
+
+    def _train_sealed(self, broadcast: messages.Message, tasks: Sequence[Task], kept: ClientMemory) -> Training:
+        """The same where the server is to see no more than the sum: each client is said to have sent the mean."""
+        serving, number = self._nodes.serving, tasks[0].round.number if tasks else 0
+        orders = {}
+        for task in tasks:
+            receipt = kept(task.client)
+            details = replace(self._order(task, int(receipt[_VISIT]) if receipt else 0), cohort=len(tasks))
+            orders[serving[task.client]] = order(pack(broadcast), details)
+        try:
+            mean, nodes = open_mean(self._grid, self._job, number, broadcast, orders, self._options.deadline)
+            if len(nodes) < self._options.min_replies:
+                raise Refused(f"only {len(nodes)} of the {self._options.min_replies} replies that a round needs")
+            lost = {task.client: "left" for task in tasks if serving[task.client] not in nodes}
+        except Refused as reason:
+            mean, lost = {}, dict.fromkeys((task.client for task in tasks), str(reason))
+        for client, why in lost.items():
+            _log.warning("round %d: nothing from client %d at node %d: %s", number, client, serving[client], why)
+        keep = {_VISIT: torch.tensor([number])} if self._job.traffic.kept else {}
+        size = self._job.data.clients.size
+        answers = (
+            Answers.of_one(task, Answer(task.client, size(task.client), task.steps, math.nan, mean, keep))
+            for task in tasks
+            if task.client not in lost
+        )
+        return Training(answers, lost, stand_ins=True)
 
     def evaluate(self, model: messages.Message, part: Held = "test", see: See | None = None) -> Evaluation:
         if part == "validation":

@@ -54,6 +54,8 @@ class Order:
     """K"""
     visit: int = 0
     """The round of the client's last visit that the server has counted, 0 for none."""
+    cohort: int = 0
+    """How many are asked in the round; told where their updates are sealed together."""
 
     def task(self, seed: int) -> Task:
         return Task(Round(self.round, self.clients, self.expected, self.lr, seed), self.client, self.steps)

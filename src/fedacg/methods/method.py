@@ -13,6 +13,8 @@ NEEDS = {
     "uniform weights": "cohort.weights = 'uniform'",
     "single updates": "a server that sees the update of each client",
     "one place": "the data of all clients in one place, which only a simulation has",
+    "spaced cohorts": "cohort.draw = 'spaced' with a cohort.gap of at least its bands",
+    "no buffers": "a model without buffers, such as the running means of batch normalisation",
 }
 """What a method may ask of a federation; it is checked before anything runs."""
 
@@ -32,6 +34,15 @@ class Method:
         for link in self.upload[:-1]:
             if link.last:
                 raise InputError(f"after {type(link).__name__}, which writes the bytes to send, no link can come")
+        if any(link.bounds for link in self.upload):
+            if "single updates" in self.needs:
+                raise InputError("its server must see the update of each client, and it is to see only their sum")
+            for link in self.upload:
+                if not (link.bounds or link.shrinks):
+                    raise InputError(
+                        f"{type(link).__name__} in its upload can make an update longer than the bound that it "
+                        "was clipped to, and the noise would no longer cover it"
+                    )
 
     @property
     def parts(self) -> tuple[Part, ...]:

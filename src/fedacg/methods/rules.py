@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedacg.core.messages import Message
 from fedacg.core.round import Round
 from fedacg.errors import InputError
 
@@ -48,6 +49,10 @@ class Reply:
     """Δ_i = w_i − φ, or what a method sends in its place"""
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     """Whatever else a method's clients send: further vectors, class prototypes, single numbers."""
+    buffers: Tensor = field(default_factory=lambda: torch.empty(0))
+    """How its normalisation buffers changed."""
+    payloads: Message = field(default_factory=dict)
+    """Its vectors as they crossed the network, for rules that add up the sent numbers themselves."""
 
 
 class Network(Protocol):
@@ -78,6 +83,8 @@ class Totals:
         """How many replies there were."""
         self.replies: list[Reply] = []
         """The replies themselves, only for rules that need single updates."""
+        self.figures: dict[str, float] = {}
+        """What the rule measured, by the names of `RoundMetrics.scores`."""
 
     def add(self, reply: Reply) -> None:
         """Take a reply into the sums that the rule asks for."""
@@ -89,7 +96,8 @@ class Totals:
                 self._sums[name] = tensor * factor
         if "single updates" in self._rule.needs:
             extras = {name: tensor.clone() for name, tensor in reply.extras.items()}
-            self.replies.append(replace(reply, delta=reply.delta.clone(), extras=extras))
+            delta, buffers = reply.delta.clone(), reply.buffers.clone()
+            self.replies.append(replace(reply, delta=delta, extras=extras, buffers=buffers, payloads={}))
 
     def __getitem__(self, name: str) -> Tensor:
         return self._sums[name]
@@ -100,10 +108,21 @@ class Totals:
         assert self._network is not None
         return self._network
 
+    def get(self, name: str, default: Tensor) -> Tensor:
+        """A sum, or what stands for it in a round that nobody answered."""
+        return self._sums.get(name, default)
+
     def changed(self, **sums: Tensor) -> "Totals":
         """The same with other sums in place of these, for a rule around another."""
         totals = copy(self)
         totals._sums = {**self._sums, **sums}
+        return totals
+
+    def of_mean(self, rule: "ServerRule", reply: Reply, count: int) -> "Totals":
+        """What another rule would have summed up, had so many replies come that were all like this one."""
+        totals = copy(self)
+        totals._rule, totals.count, totals.replies = rule, count, []
+        totals._sums = {name: tensor * (factor * count) for name, (tensor, factor) in rule.collect(reply).items()}
         return totals
 
 
@@ -119,6 +138,10 @@ class ServerRule(ABC):
     """What it asks of a federation, in the words of `methods.method.NEEDS`."""
     first_exchange: bool = False
     """Whether clients first send the full gradient of their losses at φ; `learn` is given its mean."""
+    moves_buffers: bool = False
+    """Whether `step` gives normalisation buffers as well; by default they move by the weighted mean."""
+    always: bool = False
+    """Whether it takes a step in a round that nobody answered too."""
 
     counts_rounds: bool = False
     """Whether what it does depends on how many rounds there are in all, `Round.rounds`."""
@@ -158,6 +181,10 @@ class ServerRule(ABC):
         """m, of rules that have one; its norm is recorded every round."""
         return state.get("m")
 
+    def beside_bytes(self, asked: int, answered: int) -> tuple[int, int]:
+        """Bytes down and up that a round takes beside its messages, as for an exchange of keys."""
+        return 0, 0
+
     def in_place_of_average(self, make: "Callable[[Average], ServerRule]") -> "ServerRule":
         """This rule with another one where it averages; refused by rules that do not average."""
         raise InputError("it has a server rule of its own, and a method has only one")
@@ -184,6 +211,8 @@ class Around(ServerRule):
         self.needs = self.needs | inner.needs
         self.first_exchange = self.first_exchange or inner.first_exchange
         self.counts_rounds = self.counts_rounds or inner.counts_rounds
+        self.moves_buffers = self.moves_buffers or inner.moves_buffers
+        self.always = self.always or inner.always
 
     def init(self, theta: Tensor) -> State:
         return self.inner.init(theta)
@@ -206,10 +235,81 @@ class Around(ServerRule):
     def momentum(self, state: State) -> Tensor | None:
         return self.inner.momentum(state)
 
+    def beside_bytes(self, asked: int, answered: int) -> tuple[int, int]:
+        return self.inner.beside_bytes(asked, answered)
+
     def in_place_of_average(self, make: "Callable[[Average], ServerRule]") -> ServerRule:
         changed = copy(self)
         changed.inner = self.inner.in_place_of_average(make)
         return changed
+
+
+class StandIn(Around):
+    """Gives the rule inside one reply that stands for all, such as their mean: it sees nobody's own.
+
+    The rule inside must be content with sums of what was sent; others are refused.
+    """
+
+    moves_buffers = True
+
+    def __init__(self, inner: ServerRule) -> None:
+        super().__init__(inner)
+        self.vectors = ("delta", *plain_sums(inner))
+        """What of a reply is summed up, beside buffers."""
+
+    def collect(self, reply: Reply) -> Mapping[str, Term]:
+        extras: dict[str, Term] = {name: (reply.extras[name], 1) for name in self.vectors[1:]}
+        return {"delta": (reply.delta, 1), **extras, "buffers": (reply.buffers, 1)}
+
+    def hand_on(
+        self, state: State, totals: Totals, round: Round, means: Mapping[str, Tensor], count: int
+    ) -> State:
+        """The step of the rule inside after so many replies, each of them like these means."""
+        extras = {name: means[name] for name in self.vectors[1:]}
+        share = 1 / max(1, count)
+        one = Reply(-1, share, share, 1, 1, 1.0, 0.0, means["delta"], extras, means["buffers"])
+        moved = self.inner.step(state, totals.of_mean(self.inner, one, count), round)
+        buffers = moved["buffers"] if self.inner.moves_buffers else state["buffers"] + means["buffers"]
+        return {**moved, "buffers": buffers}
+
+
+def plain_sums(rule: ServerRule) -> tuple[str, ...]:
+    """What a rule sums up beside Δ, if all its sums are plain ones: linear in what is sent, and in nothing else.
+
+    Found by showing it replies. A rule that weighs an update by what one client did, or that needs more of it
+    than its sum, is refused.
+    """
+    if "single updates" in rule.needs:
+        raise InputError("its server must see the update of each client, and it is to see no more than their sum")
+    if rule.first_exchange:
+        raise InputError("its clients first send full gradients, which nothing bounds, noises or seals")
+    refuse_counts(rule)
+    asked: dict[str, None] = {}
+    plain, longer = _shown(rule, 1, 1, asked), _shown(rule, 2, 1, asked)
+    if longer != {name: 2 * value for name, value in plain.items()}:
+        raise InputError("its server needs more of each update than a sum of vectors")
+    return tuple(asked)
+
+
+def refuse_counts(rule: ServerRule) -> None:
+    """Refuse a rule that looks at how much one client has or did: its examples, steps, rates or loss."""
+    if _shown(rule, 1, 1, {}) != _shown(rule, 1, 2, {}):
+        raise InputError(
+            "its server weighs an update by the steps or examples of that client, which would be told"
+        )
+
+
+def _shown(rule: ServerRule, size: float, work: int, asked: dict[str, None]) -> dict[str, float]:
+    """What a reply of this size after so much work adds to a rule's sums; what it asks for is written down."""
+    vector = torch.tensor([float(size)], dtype=torch.float64)
+
+    class Extras(dict[str, Tensor]):
+        def __missing__(self, name: str) -> Tensor:
+            asked[name] = None
+            return vector
+
+    reply = Reply(0, 0.5, 0.5, work, work, float(work), float(work), vector, Extras(), vector)
+    return {name: float(tensor) * factor for name, (tensor, factor) in rule.collect(reply).items()}
 
 
 class Momentum(ServerRule):

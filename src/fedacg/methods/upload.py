@@ -45,9 +45,21 @@ class Link(ABC):  # noqa: B024 - each of its methods has a sensible default
     """Whether it writes bytes itself, so that nothing can come after it."""
     joint: bool = False
     """Whether it looks at all vectors of an upload together before any is encoded, in `prepare`."""
+    bounds: bool = False
+    """Whether it promises a largest norm of the whole upload, which no other link may undo."""
+    covers: bool = False
+    """Whether it must reach all that is sent, so that nothing may be sent beside the vectors."""
+    shrinks: bool = False
+    """Whether what arrives of a vector is never longer than the vector."""
+
+    def hear(self, broadcast: Message) -> None:  # noqa: B027 - most links need nothing from the server
+        """What the server sent, before anything of a round is encoded or decoded, at either end."""
 
     def prepare(self, upload: Mapping[str, Tensor], random: torch.Generator) -> Mapping[str, Tensor]:
-        """All vectors of one client's upload, changed together, as by one clip of their common norm."""
+        """All vectors of one client's upload, changed together, as by one clip of their common norm.
+
+        A name that is new is put beside the vectors, and sent as it is.
+        """
         return upload
 
     def encode(self, vector: Tensor, rest: "Chain", memory: Memory, random: torch.Generator) -> Tensor:

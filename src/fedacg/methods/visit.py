@@ -86,10 +86,17 @@ class Departure:
     """What clients take leave with: vectors that go through the upload chain, and tensors that go beside them."""
 
     def __init__(
-        self, chain: Chain, like: Tensor, memories: Sequence[Memory], randoms: Sequence[torch.Generator]
+        self,
+        chain: Chain,
+        like: Tensor,
+        memories: Sequence[Memory],
+        randoms: Sequence[torch.Generator],
+        broadcast: Message | None = None,
     ) -> None:
         """Of one client where `like`, its w, is a vector; of several where it is a matrix of rows."""
         self._chain, self._like, self._memories, self._randoms = chain, like, memories, randoms
+        for link in chain.links:
+            link.hear(broadcast or {})
         self._waiting: dict[str, Tensor] = {}
         self._sent: dict[str, Tensor] = {}
         self._beside: dict[str, Tensor] = {}
@@ -120,6 +127,11 @@ class Departure:
         if "delta" not in self._sent:
             self._waiting = {"delta": delta} | self._waiting
         if self._chain.joint:
+            if self._beside and any(link.covers for link in self._chain.links):
+                sent = ", ".join(name.removeprefix(BESIDE) for name in self._beside)
+                raise InputError(
+                    f"method: its clients send {sent} beside their vectors, where no noise or seal covers it"
+                )
             self._waiting["buffers"] = buffers
             self._prepare()
             buffers = self._waiting.pop("buffers")
@@ -137,6 +149,8 @@ class Departure:
             for link in self._chain.links:
                 upload = link.prepare(upload, random)
             prepared.append(upload)
+        for name in prepared[0].keys() - rows.keys():
+            self._beside[BESIDE + name] = torch.stack([upload[name] for upload in prepared])
         self._waiting = {name: torch.stack([upload[name] for upload in prepared]) for name in rows}
 
     def _encode(self, name: str) -> None:

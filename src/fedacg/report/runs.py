@@ -7,7 +7,7 @@ import json
 import os
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -160,6 +160,18 @@ def _runs_below(folder: Path) -> Iterator[Path]:
             folders.clear()  # what clients keep may be thousands of files
 
 
+def _promised(folder: Path, summary: Mapping[str, Any] | None, history: History) -> list[str]:
+    """What somebody who reads a run's figures must know of its privacy."""
+    told = summary or {}
+    privacy = told.get("privacy")
+    found = [privacy.get("statement") if isinstance(privacy, Mapping) else None]
+    if privacy is None and history and history[-1].score("privacy/simulated_cohort"):
+        found.append(
+            "SIMULATED privacy: the noise is that of a larger cohort; nothing is promised to these clients"
+        )
+    return [f"{folder}: {text}" for text in found if isinstance(text, str)]
+
+
 class ReadRounds(Protocol):
     """The rounds in a metrics.jsonl, with notes; if `sealed`, each must have a checksum."""
 
@@ -192,6 +204,7 @@ def load_run(folder: Path, read: ReadRounds = read_metrics) -> Run:
     if summary is None:
         rounds = f"{history.rounds} of {experiment.get('rounds', '?')} rounds"
         notes.append(f"{folder}: in progress, {rounds}" if history else f"{folder}: no rounds yet")
+    notes += _promised(folder, summary, history)
     skipped = [m for m in history if m.test_accuracy is not None and m.test_accuracy != m.test_accuracy]
     if skipped:
         notes.append(f"{folder}: accuracy is not a number in {len(skipped)} rounds, which are left out")

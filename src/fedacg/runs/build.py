@@ -27,10 +27,12 @@ from fedacg.data.own import from_pairs
 from fedacg.data.rearranged import hold_out_tests, pool
 from fedacg.engines import Engine
 from fedacg.errors import InputError, SettingError
+from fedacg.methods.dp import promise_of
 from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
 from fedacg.runs.history import human_bytes
 from fedacg.simulation import fused
+from fedacg.simulation.account import Account
 from fedacg.simulation.engine import Job, Measured
 from fedacg.simulation.federation import Federation, Memory, ServerState, first_server
 from fedacg.simulation.replies import Probe
@@ -108,9 +110,11 @@ def check_needs(
     everybody = experiment.cohort.count(clients) == clients and experiment.cohort.draw == "exact"
     if cohorts is not None:
         everybody = all(len(cohort) == clients for cohort in cohorts)
+    promise = promise_of(method)
     met = {
         "full participation": everybody and not experiment.population.present and not experiment.failures.drop,
         "uniform weights": experiment.cohort.weights == "uniform",
+        "spaced cohorts": cohorts is None and experiment.cohort.gap >= len(promise.bands if promise else ()),
     }
     for need in sorted(method.needs):
         if not met.get(need, True):
@@ -218,6 +222,7 @@ class Plan:
     job: Job
     sampling: Sampling
     metrics: Mapping[str, Metric]
+    account: Account | None = None
 
     def first(self) -> ServerState:
         """The server before the first round."""
@@ -233,6 +238,7 @@ class Plan:
             evaluate=self.experiment.evaluate,
             memory=memory,
             probes=probes,
+            account=self.account,
             metrics=self.metrics,
         )
 
@@ -257,8 +263,10 @@ def plan(
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence, sampler)
     check_needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
     job = make_job(experiment, ingredients, _group(experiment, ingredients, draws.size))
+    if experiment.failures.attack == "label-flip" and not job.data.classes:
+        raise SettingError("failures.attack", "'label-flip'", "needs labels that are classes")
     own = {**named_metrics(experiment.evaluate.metrics), **check_metrics(metrics or {})}
-    return Plan(experiment, replace(job, measured=measured), draws, own)
+    return Plan(experiment, replace(job, measured=measured), draws, own, _account(experiment, job, draws))
 
 
 def _measured(experiment: Experiment, data: FederatedData) -> Measured | None:
@@ -286,6 +294,19 @@ def _in_one_place(experiment: Experiment, ingredients: Ingredients) -> tuple[Exp
         "failures": FailureSettings(),
     }
     return experiment.model_copy(update=changed), replace(ingredients, data=pool(ingredients.data))
+
+
+def _account(experiment: Experiment, job: Job, draws: Sampling) -> Account | None:
+    """Where a method's privacy is counted; what its noise or seal cannot cover is refused in a rehearsal."""
+    if any(link.covers for link in job.method.upload) and (
+        job.traffic.up["buffers"].bytes and "no buffers" in job.method.needs
+    ):
+        raise InputError(f"model: has buffers, and this method needs {NEEDS['no buffers']}")
+    promise = promise_of(job.method)
+    if promise is None:
+        return None
+    clients, rounds = len(job.data.clients), experiment.rounds
+    return Account(promise, rate=draws.coin, clients=clients, expected=draws.size, rounds=rounds)
 
 
 def named_metrics(names: Sequence[str]) -> dict[str, Metric]:
@@ -388,6 +409,7 @@ def make_job(experiment: Experiment, ingredients: Ingredients, group: int = 1) -
         evaluate_batch=experiment.evaluate.batch,
         group=group,
         device=experiment.engine.device,
+        failures=experiment.failures,
     )
 
 

@@ -155,7 +155,7 @@ class _Play:
 
     def result(self) -> Result:
         """Play what is left, and say what came of it."""
-        stopping = self._tell("begin", None)
+        stopping = self._tell("begin", None) or self._spent()
         try:
             if stopping is None:
                 stopping = self._rounds()
@@ -170,6 +170,8 @@ class _Play:
             summary["stopped_early"] = stopping
         if origin := self._ingredients.data.origin:
             summary["data"] = asdict(origin)
+        if account := self._federation.account:
+            summary["privacy"] = account.summary(self._history)
         store = self._store
         if store:
             store.finish(summary)
@@ -203,7 +205,7 @@ class _Play:
                     self._write_clients(store)
                     store.append(metrics)
                 done = federation.server
-                stopping = self._tell("round", None)
+                stopping = self._tell("round", None) or self._spent()
                 if store is None:
                     memory.forget(done.round)  # nobody can go back
                 elif monotonic() - saved_at >= self._experiment.save.seconds:
@@ -221,6 +223,11 @@ class _Play:
             if store and done is not saved:
                 _save(store, done, memory)
         return stopping if done.round < self._experiment.rounds else None
+
+    def _spent(self) -> str | None:
+        """Why the privacy that is promised allows no other round, if it does not."""
+        account = self._federation.account
+        return account.stop(self._history) or None if account else None
 
     def _conclude(self) -> None:
         """Look at what the last round of a run is looked at with, where a run ends before it was meant to."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedacg.config.sections import LocalSettings
+from fedacg.config.sections import FailureSettings, LocalSettings
 from fedacg.core.devices import Device, count
 from fedacg.core.messages import Kinds, Message, kind_bytes
 from fedacg.core.round import Round
@@ -55,6 +55,8 @@ class Job:
     device: Device = "cpu"
     measured: Measured | None = None
     """None where single clients are not measured."""
+    failures: FailureSettings = field(default_factory=FailureSettings)
+    """What bad clients do."""
 
     def first_state(self, theta: Tensor) -> State:
         """The server's vectors before the first round."""
@@ -154,6 +156,8 @@ class Task:
     measure: Literal["", "client", "test", "validation"] = ""
     """Whether φ, or the client's own model, is to be measured on what the job measures clients on, once more after
     `steps` of fine-tuning, or on a part that no client trains on. Nothing comes of it but figures."""
+    bad: bool = False
+    """Whether the client is one of the bad ones (attacks.py)."""
 
     def random(self, purpose: str) -> torch.Generator:
         """A stream of randomness of this visit."""
@@ -228,6 +232,8 @@ class Training:
     """Without the lost; each is valid until the next is asked for."""
     lost: Mapping[int, str] = field(default_factory=dict)
     """Clients that will not answer, and why."""
+    stand_ins: bool = False
+    """Whether the answers stand for a sum that is all that is known, and are nobody's own."""
 
 
 class Engine(Protocol):

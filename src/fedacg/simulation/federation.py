@@ -17,6 +17,7 @@ from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import RunError
 from fedacg.methods.rules import State, Totals, released
 from fedacg.simulation import clients
+from fedacg.simulation.account import Account
 from fedacg.simulation.clients import ClientFigures
 from fedacg.simulation.drift import Drift
 from fedacg.simulation.engine import Answers, Engine, Held, Job, Network, Task, Training
@@ -66,6 +67,7 @@ class Federation:
         evaluate: EvaluateSettings,
         memory: Memory,
         probes: Sequence[Probe] = (),
+        account: Account | None = None,
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
@@ -79,6 +81,8 @@ class Federation:
         self.clients: tuple[ClientFigures, ...] = ()
         """How single clients fared when they were last measured."""
         self._alone = _Alone()
+        self.account = account
+        """What privacy has been spent, where a method promises some."""
 
     def resume(self, server: ServerState, history: Iterable[RoundMetrics]) -> None:
         """Go on from where an earlier federation stood, after the rounds it has played."""
@@ -93,6 +97,7 @@ class Federation:
             yield metrics
 
     def _setup(self) -> None:
+        """Give the engine its job, once."""
         if not self._ready:
             self.engine.setup(self.job)
             self._ready = True
@@ -113,12 +118,15 @@ class Federation:
             for reply in group:
                 totals.add(reply)
             self._keep(round, answers)
-        if totals.count:  # when nobody answers, nothing moves and nothing decays
+        if totals.count or rule.always:  # by default, when nobody answers, nothing moves and nothing decays
+            moved = rule.step(state, totals, round)
             buffers = replies.buffers if rule.common else state["buffers"]
-            state = {**rule.step(state, totals, round), "buffers": buffers}
+            state = {**moved, "buffers": moved["buffers"] if rule.moves_buffers else buffers}
+        beside_down, beside_up = rule.beside_bytes(len(attendance.asked), totals.count)
         waited += replies.seconds + asked_first.seconds
         aggregated = perf_counter()
 
+        spent = self.account.scores(self._history, attendance.asked) if self.account else {}
         self._alone.changed(set(replies.clients))
         tested = self._look(state, self._due(round.number), round)
         if self._evaluate.measures_clients(round.number, self.rounds):
@@ -132,16 +140,18 @@ class Federation:
             stragglers=tuple(c for c in attendance.stragglers if c not in training.lost) or None,
             examples=sum(replies.examples),
             train_loss=replies.loss,
-            bytes_down=0 if rule.silent else len(attendance.asked) * message_bytes(broadcast),
-            bytes_up=0 if rule.silent else asked_first.bytes + replies.bytes,
+            bytes_down=0 if rule.silent else len(attendance.asked) * message_bytes(broadcast) + beside_down,
+            bytes_up=0 if rule.silent else asked_first.bytes + replies.bytes + beside_up,
             seconds_train=waited,
             seconds_aggregate=aggregated - start - waited,
             seconds_evaluate=perf_counter() - aggregated,
             test_accuracy=tested.accuracy,
             test_loss=tested.loss,
             client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
-            drift=self._drift.figures(rule.momentum(state)) if replies.clients else None,
-            scores=tested.scores or None,
+            drift=self._drift.figures(rule.momentum(state))
+            if replies.clients and not training.stand_ins
+            else None,
+            scores={**tested.scores, **totals.figures, **spent} or None,
             extra={"lost": {str(client): why for client, why in training.lost.items()}} if training.lost else {},
         )
 
@@ -154,7 +164,12 @@ class Federation:
         size, steps_for = self.job.data.clients.size, self.job.local.steps_for
         stragglers = set(attendance.stragglers)
         return [
-            Task(round, client, self.sampling.steps(steps_for(size(client)), client in stragglers))
+            Task(
+                round,
+                client,
+                self.sampling.steps(steps_for(size(client)), client in stragglers),
+                bad=client in self.sampling.bad,
+            )
             for client in attendance.answered
         ]
 

@@ -57,6 +57,8 @@ class Replies:
     ) -> None:
         self._job, self._round, self._broadcast = job, round, broadcast
         self._training, self._weights, self._probes = training, weights, probes
+        for link in job.method.chain.links:
+            link.hear(broadcast)
         self.clients: list[int] = []
         """Those that answered."""
         self.examples: list[int] = []
@@ -91,7 +93,10 @@ class Replies:
                 probe.see(Arrivals(clients, weights, deltas, buffers))
             yield (
                 answers,
-                [self._reply(answers, row, weights[row], deltas, tensors) for row in range(len(clients))],
+                [
+                    self._reply(answers, row, weights[row], {"delta": deltas, "buffers": buffers}, tensors)
+                    for row in range(len(clients))
+                ],
             )
         for probe in self._probes:
             probe.end()
@@ -126,9 +131,7 @@ class Replies:
         self.examples.extend(answers.examples)
         self.losses.extend(answers.losses)
 
-    def _reply(
-        self, answers: Answers, row: int, weight: float, deltas: Tensor, extras: dict[str, Tensor]
-    ) -> Reply:
+    def _reply(self, answers: Answers, row: int, weight: float, sent: Message, extras: Message) -> Reply:
         task, examples = answers.tasks[row], answers.examples[row]
         epoch = -(-examples // self._job.local.batch)
         return Reply(
@@ -139,6 +142,8 @@ class Replies:
             steps=task.steps,
             total_lr=total_rate(rates_of_steps(self._job.local, self._round.lr, task.steps, epoch)),
             loss=answers.losses[row],
-            delta=deltas[row],
+            delta=sent["delta"][row],
+            buffers=sent["buffers"][row],
             extras={name: rows[row] for name, rows in extras.items()},
+            payloads={name: rows[row] for name, rows in answers.upload.items() if is_encoded(name)},
         )

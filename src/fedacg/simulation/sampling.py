@@ -6,6 +6,7 @@ only a population that changes costs a pass over it, once a stage.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import index
 from typing import Protocol
 
@@ -137,6 +138,23 @@ class Sampling:
             return max(map(len, self._cohorts))
         return self._cohort.count(self._presence.size)
 
+    @property
+    def coin(self) -> float:
+        """The probability with which each client takes part by a coin of its own; 1 where there are no coins."""
+        settled = isinstance(self._presence, Population)
+        if self._cohorts is not None or self._cohort.draw != "coin" or (self._cohort.size and not settled):
+            return 1.0
+        return self.size / self._presence.size if self._cohort.size else self._cohort.fraction
+
+    @cached_property
+    def bad(self) -> frozenset[int]:
+        """The clients that lie, where settings have some."""
+        count = round(self._failures.bad * self._clients)
+        if not count:
+            return frozenset()
+        rng = numpy_generator(self._seed, "bad clients")
+        return frozenset(rng.choice(self._clients, size=count, replace=False).tolist())
+
     def attendance(self, round: int, history: Sequence[RoundMetrics] = ()) -> Attendance:
         """Who is asked in a round, who answers, and who straggles; a sampler may look at the rounds before it."""
         asked = self._sample(round, history) if self._cohorts is None else list(self._cohorts[round - 1])
@@ -169,8 +187,19 @@ class Sampling:
         if self._cohort.draw == "coin":
             # As many heads as so many coins show, and then who they were: the same as a coin for everyone.
             count = int(rng.binomial(there, self._cohort.fraction if not self._cohort.size else count / there))
+        if self._cohort.draw == "spaced":
+            present = self._rested(round, present, history)
+            there, count = len(present), min(count, len(present))
         drawn = rng.choice(there, size=count, replace=False)
         return sorted((drawn if present is None else present[drawn]).tolist())
+
+    def _rested(
+        self, round: int, present: NDArray[np.int64] | None, history: Sequence[RoundMetrics]
+    ) -> NDArray[np.int64]:
+        """Those who are there and were not asked in the last rounds."""
+        lately = [client for m in history if m.round > round - self._cohort.gap for client in m.cohort]
+        everybody = np.arange(self._clients) if present is None else present
+        return np.setdiff1d(everybody, np.array(lately, dtype=np.int64), assume_unique=False)
 
     def _chosen(self, sampler: Sampler, draw: Draw) -> list[int]:
         """What a sampler of the user's own says, checked."""

@@ -18,6 +18,7 @@ from fedacg.methods.parts import Forward
 from fedacg.methods.upload import Memory
 from fedacg.methods.visit import Assignment, Departure
 from fedacg.simulation import fused
+from fedacg.simulation.attacks import Mislabelled, falsify
 from fedacg.simulation.clients import FIGURES
 from fedacg.simulation.engine import (
     Answer,
@@ -91,7 +92,7 @@ class Worker:
     def train(self, task: Task, broadcast: Message, kept: Message) -> Answer:
         """Take a client's local steps from the broadcast and what it kept; encode what it sends."""
         job, flat, broadcast, kept = self.job, self.flat, self._receive(broadcast), _to(kept, self.device)
-        examples = self._data.clients[task.client]
+        examples = self._examples(task)
         rates = self._rates(task, examples)
 
         flat.load(broadcast["phi"], broadcast["buffers"])
@@ -115,7 +116,7 @@ class Worker:
         job, flat = self.job, self.flat
         order = sorted(range(len(group)), key=lambda place: -group[place].steps)
         tasks = [group[place] for place in order]
-        clients = [self._data.clients[task.client] for task in tasks]
+        clients = [self._examples(task) for task in tasks]
         rates = [self._rates(task, examples) for task, examples in zip(tasks, clients, strict=True)]
         w, deltas = self._w[: len(group)], self._deltas[: len(group)]
         kept = _to({name: rows[order] for name, rows in kept.items()}, self.device)
@@ -155,7 +156,11 @@ class Worker:
         memories = [
             Memory({name: rows[row] for name, rows in links.items()}, {}, _LINKS) for row in range(len(tasks))
         ]
-        departure = Departure(self.job.method.chain, w, memories, [task.random("link") for task in tasks])
+        randoms = [task.random("link") for task in tasks]
+        for row, task in zip(as_rows(delta, len(tasks)), tasks, strict=True):
+            if task.bad:
+                falsify(self.job.failures, row, task.random("attack"))
+        departure = Departure(self.job.method.chain, w, memories, randoms, self._broadcast)
         for part in self.job.method.parts:
             part.end(delta, departure)
         upload = departure.finish(delta, buffers)
@@ -247,6 +252,13 @@ class Worker:
             outputs = forward.logits.cpu()
             see(outputs.float() if outputs.dtype == torch.bfloat16 else outputs, y.cpu())  # NumPy has no bfloat16
         return measure(self.job.aim, forward.logits, y, loss)
+
+    def _examples(self, task: Task) -> Examples:
+        """What a client trains on."""
+        examples = self._data.clients[task.client]
+        if task.bad and self.job.failures.attack == "label-flip":
+            return Mislabelled(examples, self.job.data.classes)
+        return examples
 
     def _receive(self, broadcast: Message) -> Message:
         """A round's broadcast on the device, where it is copied once."""

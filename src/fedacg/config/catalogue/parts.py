@@ -1,6 +1,20 @@
 """Parts that are added to a method by its name, as in `fedprox+acg`."""
 
-from fedacg.config.catalogue.entry import Modifier, Option, fraction, rate
+from collections.abc import Mapping
+
+from fedacg.config.catalogue.entry import Modifier, Option, count, fraction, positive, rate
+
+_BAD = Option(0.2, low=0, high=0.5)
+"""The part of the updates that is taken to be bad: less than half."""
+_PRIVATE: Mapping[str, Option] = {
+    "clip": positive(1.0),
+    "noise": rate(1.0),
+    "delta": Option(1e-5, low=0, high=1, low_open=True),
+    "budget": rate(0),
+}
+"""C, z and δ, and the ε at which a run stops; 0 never stops it."""
+_COHORT = Option(0, low=0, whole=True)
+"""The cohort whose noise is simulated; 0 simulates none."""
 
 MODIFIERS: tuple[Modifier, ...] = (
     Modifier(
@@ -83,5 +97,83 @@ MODIFIERS: tuple[Modifier, ...] = (
         equation="uploads (‖x‖₁/d) sign(x), x = Δ_i + e_i; keeps the error e_i",
         options={},
         apply="fedacg.methods.compress:add_sign",
+    ),
+    Modifier(
+        name="dp",
+        title="differential privacy of clients",
+        reference="McMahan et al., ICLR 2018; Andrew et al., NeurIPS 2021",
+        link="https://arxiv.org/abs/1710.06963",
+        equation="Δ = (Σ u_i min(1, C/‖u_i‖) + N(0, z²C²))/M; ε(δ) is counted",
+        options={
+            **_PRIVATE,
+            "quantile": fraction(0),
+            "clip_lr": positive(0.2),
+            "bit_noise": rate(0),
+            "cohort": _COHORT,
+        },
+        apply="fedacg.methods.dp:add_dp",
+    ),
+    Modifier(
+        name="dpftrl",
+        title="differential privacy by correlated noise",
+        reference="Kairouz et al., ICML 2021; Choquette-Choo et al., NeurIPS 2023",
+        link="https://arxiv.org/abs/2103.00039",
+        equation="Δ = (Σ u_i min(1, C/‖u_i‖) + x_t)/M, x_t = N(0, z²C²) − Σ c_j x_{t−j}",
+        options={**_PRIVATE, "bands": count(8), "cohort": _COHORT},
+        apply="fedacg.methods.dp_ftrl:add_dp_ftrl",
+    ),
+    Modifier(
+        name="local-dp",
+        title="differential privacy at the client",
+        reference="Kasiviswanathan et al., SIAM J. Comput. 2011",
+        link="https://arxiv.org/abs/0803.0924",
+        equation="uploads u_i min(1, C/‖u_i‖) + N(0, z²C²)",
+        options=_PRIVATE,
+        apply="fedacg.methods.local_dp:add_local_dp",
+    ),
+    Modifier(
+        name="secure",
+        title="sealed sums",
+        reference="Bonawitz et al., CCS 2017; Bell et al., CCS 2020",
+        link="https://arxiv.org/abs/1611.04482",
+        equation="the server sees Σ trunc(u_i/s) mod 2^b alone",
+        options={"clip": positive(10.0), "bits": Option(32, low=16, high=48, only=(16, 24, 32, 40, 48))},
+        apply="fedacg.methods.secure:add_secure",
+    ),
+    Modifier(
+        name="median",
+        title="median of the updates",
+        reference="Yin et al., ICML 2018",
+        link="https://arxiv.org/abs/1803.01498",
+        equation="Δ = median of Δ_i, entry by entry",
+        options={},
+        apply="fedacg.methods.robust:add_median",
+    ),
+    Modifier(
+        name="trim",
+        title="trimmed mean of the updates",
+        reference="Yin et al., ICML 2018",
+        link="https://arxiv.org/abs/1803.01498",
+        equation="Δ = mean of each entry without its ⌊s·n⌋ smallest and largest",
+        options={"share": _BAD},
+        apply="fedacg.methods.robust:add_trim",
+    ),
+    Modifier(
+        name="krum",
+        title="updates with the closest neighbours",
+        reference="Blanchard et al., NeurIPS 2017",
+        link="https://arxiv.org/abs/1703.02757",
+        equation="Δ = mean of the m updates closest to their n − ⌊s·n⌋ − 2 nearest",
+        options={"share": _BAD, "keep": Option(0, low=0, whole=True)},
+        apply="fedacg.methods.robust:add_krum",
+    ),
+    Modifier(
+        name="bound",
+        title="updates of bounded norm",
+        reference="Sun et al., 2019",
+        link="https://arxiv.org/abs/1911.07963",
+        equation="Δ = Σ ω_i u_i min(1, C/‖u_i‖)",
+        options={"norm": positive(1.0)},
+        apply="fedacg.methods.robust:add_bound",
     ),
 )
