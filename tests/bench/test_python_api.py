@@ -54,7 +54,7 @@ def test_a_comparison_has_the_bits_of_single_runs_and_a_row_for_each_method() ->
     assert torch.equal(found["fedacg-s1-lam=0.5"].vector, alone.vector)
     assert [row.method for row in found.rows] == ["centralised", "fedavg", "fedacg"]
     assert [row.seeds for row in found.rows] == [(0, 1)] * 3
-    assert "fedavg" in str(found)
+    assert "FedAvg" in str(found)
     assert found.folder is None
 
 
@@ -211,7 +211,7 @@ def test_progress_is_shown_only_when_asked_for(capsys: pytest.CaptureFixture[str
     assert "round 2 of 2" in capsys.readouterr().out
     fedacg.compare(**OWN, methods=["fedavg", "fedacg"], progress=True)
     shown = capsys.readouterr().out
-    assert shown.index("fedavg (seed 0): round 2 of 2") < shown.index("fedacg (seed 0): round 2 of 2")
+    assert shown.index("fedavg-s0: round 2 of 2") < shown.index("fedacg-s0: round 2 of 2")
 
 
 @pytest.mark.parametrize(

@@ -233,9 +233,11 @@ def test_every_recipe_is_a_sound_experiment_that_sets_nothing_unknown(name: str)
 
 
 def test_what_there_is_can_be_listed(fedacg: Command) -> None:
-    methods = fedacg("methods").out
-    assert all(f"\n{name} " in methods for name in METHODS)
-    assert all(f"+{name} " in methods for name in MODIFIERS)
+    listed = fedacg("methods").out
+    assert {*METHODS, *(f"+{name}" for name in MODIFIERS)} <= set(listed.split())
+    assert len(listed.splitlines()) <= 24, "it fits a screen"
+    equations = fedacg("methods", "--equations").out
+    assert all(f"\n{name} " in equations for name in (*METHODS, *(f"+{part}" for part in MODIFIERS)))
     assert [line.split()[0] for line in fedacg("recipes").out.splitlines()] == recipe_names()
     assert "digits" in fedacg("data", "list").out
     assert fedacg("--version").out == f"fedacg {__version__}\n"

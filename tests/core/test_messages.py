@@ -29,8 +29,14 @@ VECTORS = (
 """Model-sized vectors down and up, per client and round; of two exchanges together."""
 FIRST = ("mime", "mimelite", "feddane")
 """Methods of which one vector goes up in a first exchange, before there is an update to quantise."""
-BESIDE = {"fednova": (0, 4), "stem": (4, 4), "fedproc": (4 * 3 * 4, 4 * 3 * 4 + 4 * 3)}
-"""Bytes beside the vectors: ‖a_i‖, a length of step, and prototypes of three classes with their counts."""
+BESIDE = {
+    "fednova": (0, 4),
+    "stem": (4, 4),
+    "fedproc": (4 * 3 * 4, 4 * 3 * 4 + 4 * 3),
+    "fedgen": (4 * (64 * (3 + 32) + 64 + 4 * 64 + 4), 4 * 3),
+}
+"""Bytes beside the vectors: ‖a_i‖, a length of step, prototypes of three classes with their counts, and a generator
+of four features from three classes and 32 numbers by 64 hidden units, for counts of labels."""
 KEPT = dict.fromkeys(METHODS, 0) | {
     **dict.fromkeys(("feddyn", "moon", "fedspeed", "fedgloss", "fedgmt", "scaffold", "fedgamma", "fedmoswa"), 1),
     **dict.fromkeys(("fedlesam", "fedinit", "fedgate", "fedcams", "fedcomgate"), 1),

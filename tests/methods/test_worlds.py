@@ -208,7 +208,7 @@ def test_digits_are_learned_with_thirty_percent_failures_and_thirty_percent_stra
         ("population.present=15", "population.replace = 0.5: of 15 present clients 7.5 would leave"),
         ("population.stage=0", "population.stage = 0: must be greater than or equal to 1"),
         ("population.present=2", "cohort.size = 3: there are only 2 clients"),
-        ("cohort.draw=dice", "unknown draw 'dice': choose from coin, exact, or module:function"),
+        ("cohort.draw=dice", "unknown draw 'dice': choose from coin, exact, spaced, or module:function"),
     ],
 )
 def test_worlds_that_cannot_be_are_refused(fedacg: Command, setting: str, message: str) -> None:

@@ -26,6 +26,7 @@ class Coming:
 def planned(root: Path, runs: Mapping[Path, int]) -> Iterator[None]:
     """Say which runs, with so many rounds, this process is about to play below `root`."""
     listed = {os.path.relpath(folder, root): rounds for folder, rounds in runs.items()}
+    made = [folder for folder in (root, *root.parents) if not folder.exists()]
     with suppress(OSError):  # nobody's work depends on it
         files.make_folder(root)
         files.write_whole(root / PLAN, json.dumps({"process": os.getpid(), "runs": listed}).encode())
@@ -34,6 +35,8 @@ def planned(root: Path, runs: Mapping[Path, int]) -> Iterator[None]:
     finally:
         with suppress(OSError):
             files.remove(root / PLAN)
+            for folder in made:  # only where no run was begun is it empty
+                folder.rmdir()
 
 
 def to_come(folders: Sequence[Path]) -> list[Coming]:
