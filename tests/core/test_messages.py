@@ -35,7 +35,7 @@ BESIDE = {
     "fedproc": (4 * 3 * 4, 4 * 3 * 4 + 4 * 3),
     "fedgen": (4 * (64 * (3 + 32) + 64 + 4 * 64 + 4), 4 * 3),
 }
-"""Bytes beside the vectors: ‖a_i‖, a length of step, prototypes of three classes with their counts, and a generator
+"""Bytes beside the vectors: ‖a_i‖, a length of step, prototypes of three classes with their counts, a generator
 of four features from three classes and 32 numbers by 64 hidden units, for counts of labels."""
 KEPT = dict.fromkeys(METHODS, 0) | {
     **dict.fromkeys(("feddyn", "moon", "fedspeed", "fedgloss", "fedgmt", "scaffold", "fedgamma", "fedmoswa"), 1),
