@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedacg.core import files
 from fedacg.errors import InputError
-from fedacg.report import curves, labels_picture, page
+from fedacg.report import curves, differences, labels_picture, page
 from fedacg.report.cells import TerminalTable, to_latex, to_markdown
 from fedacg.report.labels import Split, splits_of
 from fedacg.report.runs import Group, find_runs, group_runs, load_run
@@ -40,8 +40,9 @@ def write(
     """Report on the runs in and below `folders` into the folder `out`.
 
     Writes the table as table.csv, table.md and table.tex, the curves along rounds, bytes and seconds and the split
-    as PNG and PDF, and index.html, each whole or not at all. `targets` are fractions; without them, those that the
-    experiments name are taken. Another room may add a `chapter` to the page, and files to be put `beside` it.
+    as PNG and PDF, what can be told from chance, and index.html, each whole or not at all. `targets` are
+    fractions; without them, those that the experiments name are taken. Another layer may add a `chapter` to the
+    page, and files to be put `beside` it.
     """
     runs = [load_run(folder) for folder in find_runs(folders)]
     if not any(run.history for run in runs):
@@ -55,8 +56,10 @@ def write(
         **_pictures(material, splits.found),
     }
     static = curves.render(curves.draw(material.curves, Axis.ROUNDS, material.targets), "png", dpi=100)
-    content["index.html"] = page.render(material, splits, chapter=chapter, picture=static).encode()
-    content.update(beside or {})
+    told, files_told = differences.parts(material)
+    chapters = [*([chapter] if chapter else []), *told]
+    content["index.html"] = page.render(material, splits, chapters=chapters, picture=static).encode()
+    content.update({**files_told, **(beside or {})})
     paths = _place(content, out)
     return Report(TerminalTable(material.columns), material.rows, material.groups, material.notes, paths)
 

@@ -83,7 +83,7 @@ def render(
     material: Material,
     splits: Splits,
     *,
-    chapter: Chapter | None = None,
+    chapters: Sequence[Chapter] = (),
     picture: bytes | None = None,
     version: str = "",
 ) -> str:
@@ -99,7 +99,7 @@ def render(
         version=__version__,
         palette=PALETTE,
         choices=CHOICES,
-        chapter=chapter,
+        chapters=chapters,
         picture=data_url(picture) if picture else "",
         pictures=[SplitPicture(split) for split in splits.found],
         missing=splits.missing,

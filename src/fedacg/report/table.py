@@ -8,11 +8,12 @@ import csv
 import io
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from fedacg.core.output import csv_text
 from fedacg.report.runs import Group
+from fedacg.report.statistics import Sample
 from fedacg.runs.history import Reached
 
 
@@ -22,11 +23,14 @@ class Spread:
 
     mean: float
     std: float | None
+    values: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    """Those it is over, in the order of the seeds; not known of published numbers."""
 
     @classmethod
     def over(cls, values: Sequence[float]) -> Self:
         """The spread of at least one value; one alone has no deviation."""
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), deviation, tuple(values))
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,11 @@ class Row:
     rounds_to: tuple[Effort, ...]
     bytes_to: tuple[Effort, ...]
     seconds: Spread
+
+    def sample(self, spread: Spread | None) -> Sample:
+        """A figure of this row by seed; nothing where some seed has none."""
+        known = spread is not None and len(spread.values) == len(self.seeds)
+        return dict(zip(self.seeds, spread.values, strict=True)) if spread is not None and known else {}
 
 
 def rows_of(groups: Sequence[Group], targets: Sequence[float]) -> list[Row]:
