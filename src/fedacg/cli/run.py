@@ -9,7 +9,7 @@ import typer
 from fedacg.cli.stopping import STOPPED, interruptible
 from fedacg.config.recipe import Tree, find, override, with_method
 from fedacg.core.files import parse_folder, safe_name
-from fedacg.errors import InputError
+from fedacg.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -112,6 +112,12 @@ def compare(
     recipe: Recipe,
     methods: Annotated[str, typer.Option("--methods", "-m", help="Names with commas between them.")],
     seeds: Seeds = None,
+    vary: Annotated[
+        str | None,
+        typer.Option(
+            "--vary", help="What seeds change, of split,weights,cohorts,batches; the rest keeps the recipe's seed."
+        ),
+    ] = None,
     settings: Set = None,
     out: Annotated[
         Path | None,
@@ -130,7 +136,10 @@ def compare(
 ) -> None:
     """Run one experiment with several methods: one table, one picture, one page."""
     refuse_options(settings or [])
-    experiments = _experiments(override(find(recipe), settings or []), methods, seeds)
+    tree = (
+        _varied(override(find(recipe), settings or []), vary) if vary else override(find(recipe), settings or [])
+    )
+    experiments = _experiments(tree, methods, seeds)
     from rich.console import Console
 
     from fedacg.cli.progress import make_progress
@@ -192,6 +201,17 @@ def _experiments(tree: Tree, methods: str, seeds: str | None) -> "dict[str, Expe
                 raise InputError(f"--methods {methods!r}: {name} with seed {seed} stands there twice")
             experiments[label] = experiment
     return experiments
+
+
+def _varied(tree: Tree, vary: str) -> Tree:
+    """The tree with the seeds of all other streams held where the recipe has them."""
+    from fedacg.config.sections import STREAMS
+
+    for name in (names := parse_names(vary)):
+        if name not in STREAMS:
+            raise unknown("--vary", name, STREAMS)
+    seed, own = tree.get("seed", 0), tree.get("seeds", {})
+    return {**tree, "seeds": {name: seed for name in STREAMS if name not in names} | own}
 
 
 def refuse_options(settings: list[str]) -> None:

@@ -26,6 +26,7 @@ from fedacg.config.sections import (
     PopulationSettings,
     SaveSettings,
     Section,
+    SeedSettings,
     is_incidental,
 )
 from fedacg.errors import InputError, SettingError, shown
@@ -38,6 +39,7 @@ class Experiment(Section):
 
     name: Incidental[str] = "experiment"
     seed: int = Field(0, ge=0)
+    seeds: SeedSettings = SeedSettings()
     rounds: int = Field(100, ge=1)
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
@@ -62,6 +64,11 @@ class Experiment(Section):
     def parse(cls, tree: Mapping[str, Any]) -> Self:
         """The experiment a tree of settings describes; what is wrong with it in one InputError."""
         return parse(cls, tree)
+
+    def seed_of(self, stream: str) -> int:
+        """The seed of a stream, one of `sections.STREAMS`."""
+        own: int = getattr(self.seeds, stream)
+        return self.seed if own < 0 else own
 
     def to_toml(self) -> str:
         """The whole description as a TOML file."""

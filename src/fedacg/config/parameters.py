@@ -21,6 +21,7 @@ class Parameters(TypedDict, total=False):
 
     name: str
     seed: int
+    seeds: Table | None
     rounds: int
     method: str | Table
     cohort: Table | None

@@ -26,6 +26,8 @@ are the same experiment: either resumes the other, and they share a row of a rep
 
 MOST_WHOLE, MOST_SEED = 2**31 - 1, 2**63 - 1
 """The largest whole number of a setting, and the largest seed: products of two still fit into 64 bits."""
+STREAMS = ("split", "weights", "cohorts", "batches")
+"""What a seed changes, each of which can be given a seed of its own."""
 
 
 class Section(BaseModel):
@@ -42,7 +44,7 @@ class Section(BaseModel):
         """NumPy's numbers, as loops over `np.arange` give them, are numbers; whole ones have a bound."""
         numpy = sys.modules.get("numpy")  # whoever has such a number has imported NumPy; nobody else need wait
         value = value.item() if numpy is not None and isinstance(value, numpy.generic) else value
-        most = MOST_SEED if info.field_name == "seed" else MOST_WHOLE
+        most = MOST_SEED if info.field_name in ("seed", *STREAMS) else MOST_WHOLE
         if isinstance(value, int) and abs(value) > most:
             raise ValueError(f"must be at most {most}")
         return value
@@ -55,6 +57,19 @@ def _named(kind: str, group: str, name: str, known: tuple[str, ...]) -> str:
     if name in announced(group):
         return announced(group)[name]
     raise InputError(f"{unknown(kind, name, (*known, *announced(group)))}, or module:function for one of your own")
+
+
+class SeedSettings(Section):
+    """Seeds of single streams of randomness; −1 follows `seed`."""
+
+    split: int = Field(-1, ge=-1)
+    """Who holds which examples."""
+    weights: int = Field(-1, ge=-1)
+    """The initial parameters."""
+    cohorts: int = Field(-1, ge=-1)
+    """Who is there, who is asked, who fails."""
+    batches: int = Field(-1, ge=-1)
+    """Everything in a client's work: batches, augmentation, dropout, quantisation."""
 
 
 class DataSettings(Section):

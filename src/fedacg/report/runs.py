@@ -121,6 +121,12 @@ class Run:
         """The seed of the run."""
         return int(self.experiment.get("seed", 0))
 
+    @property
+    def split_seed(self) -> int:
+        """The seed that its examples were dealt by."""
+        own = self.settings.get("seeds.split", -1)
+        return own if _is_whole(own) and own >= 0 else self.seed
+
 
 @dataclass(frozen=True)
 class Group:

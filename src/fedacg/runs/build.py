@@ -118,9 +118,9 @@ def load_data(experiment: Experiment) -> FederatedData:
     """The data a description names, dealt to its clients."""
     if experiment.data.name == GIVEN:
         raise InputError("data.name = 'python': these data were given from Python; run that program again")
-    federated = federate(experiment.data, experiment.seed)
+    federated = federate(experiment.data, experiment.seed_of("split"))
     if 0 < experiment.evaluate.examples < len(federated.test):
-        rng = numpy_generator(experiment.seed, "test examples")
+        rng = numpy_generator(experiment.seed_of("split"), "test examples")
         drawn = rng.choice(len(federated.test), size=experiment.evaluate.examples, replace=False)
         federated = replace(federated, test=ViewExamples(federated.test, torch.from_numpy(drawn).sort().values))
     return federated
@@ -150,7 +150,7 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     if not is_plugin(settings.name):
         build.memory(settings.name, parameters(settings.name, **named))
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
+        torch.default_generator.manual_seed(stream_seed(experiment.seed_of("weights"), "model"))
         module = models.build(settings.name, **named)
     wish = bool(getattr(module, "channels_last", False))
     channels_last = wish if settings.layout == "auto" else settings.layout == "channels-last"
@@ -174,7 +174,7 @@ def sampling(
     return Sampling(
         experiment.cohort,
         clients=clients,
-        seed=experiment.seed,
+        seed=experiment.seed_of("cohorts"),
         population=experiment.population,
         failures=experiment.failures,
         cohorts=cohorts,
@@ -243,7 +243,7 @@ def make_job(experiment: Experiment, ingredients: Ingredients, group: int = 1) -
         data=ingredients.data,
         method=ingredients.method,
         local=experiment.local,
-        seed=experiment.seed,
+        seed=experiment.seed_of("batches"),
         evaluate_batch=experiment.evaluate.batch,
         group=group,
         device=experiment.engine.device,

@@ -33,7 +33,7 @@ class Session:
 
     def prepare(self, experiment: Experiment) -> Ingredients:
         """Make what a description names; the data only if those of the last one are others."""
-        wanted = experiment.data, experiment.seed, experiment.evaluate.examples
+        wanted = experiment.data, experiment.seed_of("split"), experiment.evaluate.examples
         if self._data is None or self._data[0] != wanted:
             self._data = None  # the old go before the new are read
             self._data = wanted, load_data(experiment)
