@@ -159,6 +159,7 @@ def test_compare_writes_runs_table_curves_and_page_and_resumes_without_doing_any
     runs = {"fedavg-s0", "fedavg-s1", "fedacg-s0-lam=0.9", "fedacg-s1-lam=0.9"}
     curves = {f"curves-{axis}.{kind}" for axis in ("rounds", "bytes", "seconds") for kind in ("png", "pdf")}
     others = {"table.csv", "table.md", "table.tex", "split.png", "split.pdf", "index.html"}
+    others |= {"card.json", "card.md", "differences.csv", "differences.md"}
     assert files(folder) == runs | curves | others
     assert all(files(folder / run) == RUN_FILES for run in runs)
     assert read_toml(folder / "fedacg-s1-lam=0.9" / "experiment.toml")["method"]["lam"] == 0.9

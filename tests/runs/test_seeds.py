@@ -52,7 +52,7 @@ def test_another_seed_for_batches_gives_another_result_from_the_same_start(tmp_p
 
 
 def test_methods_with_the_same_seed_are_a_pair(tmp_path: Path) -> None:
-    """FedACG's first round without its penalty is FedAvg's: same split, weights, cohorts and batches, or no bit fits."""
+    """FedACG's first round without its penalty is FedAvg's, to the bit: so split, weights and batches are, too."""
     average = played(tiny(tmp_path, "rounds=1", "method.name=fedavg"))
     lookahead = played(tiny(tmp_path, "rounds=1", "method.name=fedacg", "method.beta=0"))
     assert torch.equal(average.vector, lookahead.vector)
@@ -64,10 +64,8 @@ def test_methods_with_the_same_seed_are_a_pair(tmp_path: Path) -> None:
 def test_compare_varies_what_it_is_told(fedacg: Command) -> None:
     arguments = ("compare", "tiny.toml", "-m", "fedavg", "--seeds", "1,2", "-s", "rounds=1", "--out", "out", "-q")
     assert fedacg(*arguments, "--vary", "cohorts,batches").code == 0
-    found = [
-        Experiment.parse(read_toml(fedacg.folder / "out" / f"fedavg-s{seed}" / "experiment.toml"))
-        for seed in (1, 2)
-    ]
+    folders = [fedacg.folder / "out" / f"fedavg-s{seed}" for seed in (1, 2)]
+    found = [Experiment.parse(read_toml(folder / "experiment.toml")) for folder in folders]
     assert [(e.seed_of("split"), e.seed_of("weights")) for e in found] == [(4, 4), (4, 4)]
     assert [(e.seed_of("cohorts"), e.seed_of("batches")) for e in found] == [(1, 1), (2, 2)]
 

@@ -136,10 +136,8 @@ def compare(
 ) -> None:
     """Run one experiment with several methods: one table, one picture, one page."""
     refuse_options(settings or [])
-    tree = (
-        _varied(override(find(recipe), settings or []), vary) if vary else override(find(recipe), settings or [])
-    )
-    experiments = _experiments(tree, methods, seeds)
+    tree = override(find(recipe), settings or [])
+    experiments = _experiments(_varied(tree, vary) if vary else tree, methods, seeds)
     from rich.console import Console
 
     from fedacg.cli.progress import make_progress

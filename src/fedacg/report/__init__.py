@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedacg.core import files
 from fedacg.errors import InputError
-from fedacg.report import curves, differences, labels_picture, page
+from fedacg.report import card, curves, differences, labels_picture, page
 from fedacg.report.cells import TerminalTable, to_latex, to_markdown
 from fedacg.report.labels import Split, splits_of
 from fedacg.report.runs import Group, find_runs, group_runs, load_run
@@ -40,7 +40,7 @@ def write(
     """Report on the runs in and below `folders` into the folder `out`.
 
     Writes the table as table.csv, table.md and table.tex, the curves along rounds, bytes and seconds and the split
-    as PNG and PDF, what can be told from chance, and index.html, each whole or not at all. `targets` are
+    as PNG and PDF, what can be told from chance, a card, and index.html, each whole or not at all. `targets` are
     fractions; without them, those that the experiments name are taken. Another layer may add a `chapter` to the
     page, and files to be put `beside` it.
     """
@@ -57,9 +57,10 @@ def write(
     }
     static = curves.render(curves.draw(material.curves, Axis.ROUNDS, material.targets), "png", dpi=100)
     told, files_told = differences.parts(material)
-    chapters = [*([chapter] if chapter else []), *told]
+    facts, files_of_card = card.parts(runs)
+    chapters = [*([chapter] if chapter else []), *told, facts]
     content["index.html"] = page.render(material, splits, chapters=chapters, picture=static).encode()
-    content.update({**files_told, **(beside or {})})
+    content.update({**files_told, **files_of_card, **(beside or {})})
     paths = _place(content, out)
     return Report(TerminalTable(material.columns), material.rows, material.groups, material.notes, paths)
 

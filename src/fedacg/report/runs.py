@@ -121,10 +121,9 @@ class Run:
         """The seed of the run."""
         return int(self.experiment.get("seed", 0))
 
-    @property
-    def split_seed(self) -> int:
-        """The seed that its examples were dealt by."""
-        own = self.settings.get("seeds.split", -1)
+    def seed_of(self, stream: str) -> int:
+        """The seed of a stream, which is that of the run unless it has its own."""
+        own = self.settings.get(f"seeds.{stream}", -1)
         return own if _is_whole(own) and own >= 0 else self.seed
 
 

@@ -28,6 +28,7 @@ from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
 from fedacg.runs import build
 from fedacg.runs.history import human_bytes
+from fedacg.runs.provenance import checksums
 from fedacg.simulation import fused
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, Memory
@@ -123,7 +124,7 @@ def load_data(experiment: Experiment) -> FederatedData:
         rng = numpy_generator(experiment.seed_of("split"), "test examples")
         drawn = rng.choice(len(federated.test), size=experiment.evaluate.examples, replace=False)
         federated = replace(federated, test=ViewExamples(federated.test, torch.from_numpy(drawn).sort().values))
-    return federated
+    return replace(federated, checksums=checksums(federated))
 
 
 def check_methods(experiments: Iterable[Experiment]) -> None:

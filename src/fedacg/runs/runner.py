@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from fedacg import engines
 from fedacg.config.experiment import Experiment
+from fedacg.config.sections import STREAMS
 from fedacg.core.vector import FlatModel, Layout, clone, sha256
 from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
+from fedacg.runs import provenance
 from fedacg.runs.build import Ingredients, plan
 from fedacg.runs.client_states import ClientStates, scratch_folder
 from fedacg.runs.folder import CLIENTS, RunFolder
@@ -145,6 +147,8 @@ def _play(
     summary = summarise(experiment, history, vector)
     if origin := ingredients.data.origin:
         summary["data"] = asdict(origin)
+    if found := ingredients.data.checksums:
+        summary["checksums"] = dict(found)
     if store:
         store.finish(summary)
     return Result(flat.release(), history, vector, summary, store.path if store else None)
@@ -217,6 +221,9 @@ def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[
             "torch": torch.__version__,
             "numpy": np.__version__,
         },
+        "seeds": {stream: experiment.seed_of(stream) for stream in STREAMS},
+        "commit": provenance.commit(),
+        "machine": provenance.machine(),
         "vector_sha256": sha256(vector),
     }
 
