@@ -54,6 +54,8 @@ def test_help_and_lists_need_no_torch(arguments: str, tmp_path: Path) -> None:
         "run wrong.toml",
         "run quickstart --set local.lr=-1",
         "run quickstart --set local.rl=1",
+        "run quickstart --set cohort.size=1000",
+        "run quickstart --set population.present=40 --set population.replace=0.9",
         "run quickstart --set data.name=cifar",
         "run quickstart --set data.split=diriclet",
         "run quickstart --set model.name=resnet",

@@ -60,6 +60,18 @@ class Experiment(Section):
                 raise InputError(f"analysis.rounds has {round}: must be at most rounds = {self.rounds}")
         return self
 
+    @model_validator(mode="after")
+    def _clients_make_up_a_cohort(self) -> Self:
+        """Checked here where the number of clients is known without the data, which take long to load."""
+        if self.data.clients and self.data.split != "natural" and not self.data.split_file:
+            self.check_cohorts(self.data.clients)
+        return self
+
+    def check_cohorts(self, clients: int) -> None:
+        """Refuse cohorts and populations that so many clients cannot make up."""
+        self.population.check(clients)
+        self.cohort.check(self.population.present or clients)
+
     @classmethod
     def parse(cls, tree: Mapping[str, Any]) -> Self:
         """The experiment a tree of settings describes; what is wrong with it in one InputError."""

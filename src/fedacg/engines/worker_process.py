@@ -41,12 +41,12 @@ class WorkerProcess(WorkerLoop):
         self._orders = Connection(os.dup(channel.fileno()))
 
     def listen(self) -> None:
-        self._orders.send(os.getpid())
         while True:
             word = self._orders.recv()
             match word:
                 case Hello():
                     self.greet(word)
+                    self._orders.send(os.getpid())
                 case Setup(job):
                     self._frozen, self._arrays = job, receive_segment(self._channel)
                     self._worker = None

@@ -73,6 +73,9 @@ def run(
         InputError: Something that was given does not fit.
         RunError: The run diverged, or its workers kept dying.
     """
+    for name, flag in (("resume", resume), ("overwrite", overwrite)):
+        if not isinstance(flag, bool):
+            raise InputError(f"{name}: is a {type(flag).__name__}; must be True or False")
     if resume and out is None:
         raise InputError("resume = True: say which run with out=")
     if experiment is None:
@@ -84,13 +87,12 @@ def run(
                 f"{given[0]}: an experiment is given; say it there, as in fedacg.recipe(…, rounds=50)"
             )
         ingredients = prepare(experiment)
-    if loss:
+    if loss is not None:
+        if not callable(loss):
+            raise InputError(f"loss: is a {type(loss).__name__}; must be a function of outputs and labels")
         ingredients = replace(ingredients, method=ingredients.method.with_loss(loss))
     if cohorts is not None:
-        count = len(ingredients.data.clients)
-        if len(cohorts) < experiment.rounds:
-            raise InputError(f"cohorts: are given for {len(cohorts)} rounds, rounds = {experiment.rounds}")
-        cohorts = [_cohort(r, cohort, count) for r, cohort in enumerate(cohorts, start=1)]
+        cohorts = _cohorts(cohorts, experiment.rounds, len(ingredients.data.clients))
     return play(
         experiment,
         ingredients,
@@ -113,17 +115,22 @@ def _own(
     if model is None or clients is None or test is None:
         missing = next(n for n, v in (("model", model), ("clients", clients), ("test", test)) if v is None)
         raise InputError(f"{missing}: is needed, with model=, clients= and test=, where no experiment is given")
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: is a {type(model).__name__}; must be a torch.nn.Module")
     tree, spell = to_tree(settings, NAMES)
     federated = from_pairs(clients, test)
     described = tree.setdefault("model", {})
     if channels_last is not None:
+        if not isinstance(channels_last, bool):
+            raise InputError(f"channels_last: is a {type(channels_last).__name__}; must be True or False")
         if "layout" in described:
             raise InputError("channels_last: is given as layout as well; leave one of them out")
         described["layout"] = "channels-last" if channels_last else "default"
     described["name"] = f"{GIVEN}:{type(model).__name__}"
     tree["data"] = {"name": GIVEN, "clients": len(federated.clients), "split": "natural"}
     engine = tree.setdefault("engine", {})
-    engine.setdefault("name", "processes" if engine.get("workers") else "serial")
+    alone = engine.get("workers") is None or (isinstance(engine["workers"], int) and engine["workers"] == 0)
+    engine.setdefault("name", "serial" if alone else "processes")
     experiment = parse(Experiment, {"name": GIVEN, **tree}, spell)
     try:
         sampling(experiment, len(federated.clients))
@@ -149,6 +156,15 @@ class _Callback:
         self._function(metrics)
 
     def end(self) -> None: ...
+
+
+def _cohorts(cohorts: Sequence[Sequence[int]], rounds: int, clients: int) -> list[list[int]]:
+    """The clients of every round as plain numbers."""
+    if not hasattr(cohorts, "__len__") or not hasattr(cohorts, "__getitem__"):
+        raise InputError(f"cohorts: is a {type(cohorts).__name__}; must be a list with the clients of every round")
+    if len(cohorts) < rounds:
+        raise InputError(f"cohorts: are given for {len(cohorts)} rounds, rounds = {rounds}")
+    return [_cohort(number, cohort, clients) for number, cohort in enumerate(cohorts, start=1)]
 
 
 def _cohort(round: int, cohort: Sequence[int], clients: int) -> list[int]:

@@ -26,7 +26,6 @@ from fedacg.engines import Engine
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
-from fedacg.runs import build
 from fedacg.runs.history import human_bytes
 from fedacg.runs.provenance import checksums
 from fedacg.simulation import fused
@@ -39,7 +38,7 @@ _VECTORS = 4
 """Model-sized vectors that a run holds at least: θ, and a worker's w, g and Δ."""
 
 
-def numbers(experiment: Experiment, module: nn.Module) -> None:
+def check_numbers(experiment: Experiment, module: nn.Module) -> None:
     """Refuse factors on vectors that the type of the model's parameters cannot hold."""
     dtype = trainable(module)[0].dtype
     most = torch.finfo(dtype).max
@@ -55,7 +54,7 @@ def numbers(experiment: Experiment, module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def labels(module: nn.Module, channels_last: bool, data: FederatedData, method: Method) -> None:
+def check_labels(module: nn.Module, channels_last: bool, data: FederatedData, method: Method) -> None:
     """Refuse labels that the model has no output for, where its loss is cross-entropy."""
     if not data.classes or method.empirical.function is not nn.functional.cross_entropy:
         return
@@ -70,7 +69,7 @@ def labels(module: nn.Module, channels_last: bool, data: FederatedData, method: 
         )
 
 
-def memory(name: str, parameters: int) -> None:
+def check_memory(name: str, parameters: int) -> None:
     """Refuse a network that this machine cannot hold."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 4 * _VECTORS * parameters > there:
@@ -80,7 +79,9 @@ def memory(name: str, parameters: int) -> None:
         )
 
 
-def needs(experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int) -> None:
+def check_needs(
+    experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int
+) -> None:
     """Refuse a method whose needs this federation does not meet."""
     everybody = experiment.cohort.count(clients) == clients and experiment.cohort.draw == "exact"
     if cohorts is not None:
@@ -137,7 +138,7 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     """Make what a description names; data that were loaded before can be passed on."""
     method = methods.build(experiment.method.name, experiment.method.options)
     federated = federated or load_data(experiment)
-    check_cohorts(experiment, len(federated.clients))
+    experiment.check_cohorts(len(federated.clients))
     settings = experiment.model
     for key in ("classes", "shape"):
         if key in settings.options:
@@ -149,19 +150,13 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
         **settings.options,
     }
     if not is_plugin(settings.name):
-        build.memory(settings.name, parameters(settings.name, **named))
+        check_memory(settings.name, parameters(settings.name, **named))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream_seed(experiment.seed_of("weights"), "model"))
         module = models.build(settings.name, **named)
     wish = bool(getattr(module, "channels_last", False))
     channels_last = wish if settings.layout == "auto" else settings.layout == "channels-last"
     return Ingredients(module, channels_last, federated, method)
-
-
-def check_cohorts(experiment: Experiment, clients: int) -> None:
-    """Refuse cohorts and populations that so many clients cannot make up."""
-    experiment.population.check(clients)
-    experiment.cohort.check(experiment.population.present or clients)
 
 
 def sampling(
@@ -171,7 +166,7 @@ def sampling(
     presence: Presence | None = None,
 ) -> Sampling:
     """Who takes part in the rounds of a federation of so many clients."""
-    check_cohorts(experiment, clients)
+    experiment.check_cohorts(clients)
     return Sampling(
         experiment.cohort,
         clients=clients,
@@ -211,10 +206,10 @@ def plan(
     presence: Presence | None = None,
 ) -> Plan:
     """Put a description and its ingredients together, or refuse what does not fit."""
-    build.numbers(experiment, ingredients.module)
-    build.labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
+    check_numbers(experiment, ingredients.module)
+    check_labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
-    build.needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
+    check_needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
     return Plan(experiment, make_job(experiment, ingredients, _group(experiment, ingredients, draws.size)), draws)
 
 
