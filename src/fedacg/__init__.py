@@ -14,17 +14,23 @@ from fedacg.version import __version__
 
 if TYPE_CHECKING:
     from fedacg import data, methods, models
+    from fedacg.bench.tuning import tune
     from fedacg.config.experiment import Experiment
     from fedacg.config.parameters import recipe
     from fedacg.runs.api import run
+    from fedacg.runs.callbacks import BestCheckpoint, Callback, EarlyStopping, TimeLimit
     from fedacg.runs.model_file import load_model
     from fedacg.runs.runner import Result
 
 __all__ = [
+    "BestCheckpoint",
+    "Callback",
+    "EarlyStopping",
     "Experiment",
     "InputError",
     "Result",
     "RunError",
+    "TimeLimit",
     "__version__",
     "data",
     "load_model",
@@ -32,14 +38,20 @@ __all__ = [
     "models",
     "recipe",
     "run",
+    "tune",
 ]
 
 _LATER = {
+    "BestCheckpoint": "fedacg.runs.callbacks",
+    "Callback": "fedacg.runs.callbacks",
+    "EarlyStopping": "fedacg.runs.callbacks",
     "Experiment": "fedacg.config.experiment",
     "Result": "fedacg.runs.runner",
+    "TimeLimit": "fedacg.runs.callbacks",
     "load_model": "fedacg.runs.model_file",
     "recipe": "fedacg.config.parameters",
     "run": "fedacg.runs.api",
+    "tune": "fedacg.bench.tuning",
 }
 _PACKAGES = ("data", "methods", "models")
 

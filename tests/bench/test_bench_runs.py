@@ -80,7 +80,7 @@ def test_time_comes_from_a_trial_from_the_run_itself_or_from_another_seed(tmp_pa
         assert all(cost.seconds is not None and cost.seconds > 0 and cost.done == 0 for cost in before.values())
         assert not any(folder.exists() for folder in runs), "a trial leaves nothing behind"
         with pytest.raises(KeyboardInterrupt):
-            session.play(first, folder=tmp_path / "a", observers=[StopAfter(1)])
+            session.play(first, folder=tmp_path / "a", callbacks=[StopAfter(1)])
         half = estimate(session, {tmp_path / "a": first})[tmp_path / "a"]
         result = session.play(first, folder=tmp_path / "a", resume=True)
         after = estimate(session, runs)
@@ -171,7 +171,7 @@ def test_a_run_that_was_stopped_is_gone_on_with_only_when_asked(fedacg: Command)
     )
     ((folder, experiment),) = block.runs.items()
     with pytest.raises(KeyboardInterrupt):
-        play(experiment, prepare(experiment), folder=folder, observers=[StopAfter(3)])
+        play(experiment, prepare(experiment), folder=folder, callbacks=[StopAfter(3)])
     refused(fedacg(*plan), f"{folder}: holds a run that was stopped", "--resume")
     assert rounds_written(fedacg.folder)["fedavg-s0"] == 3
     outcome = fedacg(*plan, "--resume")

@@ -30,10 +30,9 @@ from fedacg.engines.supervisor import Lost
 from fedacg.errors import InputError, RunError
 from fedacg.runs import api
 from fedacg.runs.build import Ingredients, prepare
-from fedacg.runs.history import History
+from fedacg.runs.callbacks import Callback, RunView
 from fedacg.runs.runner import play
 from fedacg.simulation.engine import Answers, ClientMemory, Engine, Job, Task, Training
-from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command
 from support.ray_nodes import Nodes, members, until
 from support.runs import digest
@@ -382,21 +381,17 @@ def test_no_method_writes_into_what_it_is_given_nor_warns_of_read_only_memory() 
     assert done.stdout.split() == [*methods.METHODS, "fedacg+paq"]
 
 
-class Watch:
-    """An observer that measures this process after some rounds: references to objects, megabytes of its own."""
+class Watch(Callback):
+    """A callback that measures this process after some rounds: references to objects, megabytes of its own."""
 
     def __init__(self, *rounds: int) -> None:
         self._rounds = rounds
         self.seen: list[tuple[int, float]] = []
 
-    def begin(self, experiment: Experiment, done: int) -> None: ...
-
-    def round(self, metrics: RoundMetrics, history: History) -> None:
-        if metrics.round in self._rounds:
+    def round(self, run: RunView) -> None:
+        if run.done in self._rounds:
             references = ray._private.worker.global_worker.core_worker.get_all_reference_counts()
             self.seen.append((len(references), anonymous("self")))
-
-    def end(self) -> None: ...
 
 
 @pytest.mark.slow
@@ -404,7 +399,7 @@ def test_memory_does_not_grow_over_two_hundred_rounds(engine: RayEngine) -> None
     # 180 kB a vector: all that is sent makes 250 MB, and goes through the object store.
     experiment = described("feddyn", "rounds=200", "model.hidden=[600]", "local.steps=1", "cohort.size=2")
     watch = Watch(40, 200)
-    play(experiment, prepare(experiment), engine=engine, observers=[watch])
+    play(experiment, prepare(experiment), engine=engine, callbacks=[watch])
     (references, early), (references_later, late) = watch.seen
     assert references_later == references <= 4
     assert late - early < 40

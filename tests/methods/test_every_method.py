@@ -19,9 +19,8 @@ from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.methods import METHODS, build
 from fedacg.runs.build import load_data, prepare
-from fedacg.runs.history import History
+from fedacg.runs.callbacks import Callback, RunView
 from fedacg.runs.runner import Result, play
-from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command
 from support.runs import StopAfter
 
@@ -111,7 +110,7 @@ def test_a_run_with_dropped_and_slow_clients_resumes_to_the_bit(method: str, tmp
     ingredients, folder = prepare(experiment), tmp_path / "run"
     whole = play(experiment, ingredients, engine=SerialEngine())
     with pytest.raises(KeyboardInterrupt):
-        play(experiment, ingredients, engine=SerialEngine(), folder=folder, observers=[StopAfter(2)])
+        play(experiment, ingredients, engine=SerialEngine(), folder=folder, callbacks=[StopAfter(2)])
     resumed = play(experiment, ingredients, engine=SerialEngine(), folder=folder, resume=True)
     assert resumed.summary["vector_sha256"] == whole.summary["vector_sha256"]
     assert bool(resumed.vector.isfinite().all())
@@ -177,20 +176,16 @@ def test_fedacg_is_the_sum_of_its_parts_to_the_bit(pool: ProcessEngine, digits: 
     assert len({result.summary["vector_sha256"] for result in results}) == 1
 
 
-class Killer:
+class Killer(Callback):
     """Ends all workers of an engine after the first round."""
 
     def __init__(self, engine: ProcessEngine) -> None:
         self._engine = engine
 
-    def begin(self, experiment: Experiment, done: int) -> None: ...
-
-    def round(self, metrics: RoundMetrics, history: History) -> None:
-        if metrics.round == 1:
+    def round(self, run: RunView) -> None:
+        if run.done == 1:
             for pid in self._engine.pids:
                 os.kill(pid, signal.SIGKILL)
-
-    def end(self) -> None: ...
 
 
 def test_what_moon_keeps_follows_a_client_from_worker_to_worker(
@@ -199,8 +194,8 @@ def test_what_moon_keeps_follows_a_client_from_worker_to_worker(
     experiment = quickstart("moon:mu=5", "rounds=3", "local.epochs=1")
     before = set(pool.pids)
     serial, mortal = (
-        play(experiment, prepare(experiment, digits), engine=engine, cohorts=RETURNING, observers=observers)
-        for engine, observers in ((SerialEngine(), []), (pool, [Killer(pool)]))
+        play(experiment, prepare(experiment, digits), engine=engine, cohorts=RETURNING, callbacks=callbacks)
+        for engine, callbacks in ((SerialEngine(), []), (pool, [Killer(pool)]))
     )
     assert before.isdisjoint(pool.pids), "the workers of the first round served no other"
     assert torch.equal(mortal.vector, serial.vector)

@@ -89,7 +89,7 @@ def test_a_run_resumes_with_its_plugin(tmp_path: Path) -> None:
             prepare(experiment),
             engine=SerialEngine(),
             folder=tmp_path / "run",
-            observers=[StopAfter(2)],
+            callbacks=[StopAfter(2)],
         )
     written = (tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8")
     assert 'name = "scaffold:scaffold+topk:topk"' in written

@@ -152,7 +152,7 @@ def test_resuming_is_to_the_bit_in_every_world(tmp_path: Path, which: str, metho
     whole = play(experiment, ingredients, folder=tmp_path / "whole")
     for stop in (2, 7):
         with pytest.raises(KeyboardInterrupt):
-            play(experiment, ingredients, folder=tmp_path / "cut", resume=stop > 2, observers=[StopAfter(stop)])
+            play(experiment, ingredients, folder=tmp_path / "cut", resume=stop > 2, callbacks=[StopAfter(stop)])
     resumed = play(experiment, ingredients, folder=tmp_path / "cut", resume=True)
     assert digest(resumed) == digest(whole)
     assert [_who(m) for m in resumed.history] == [_who(m) for m in whole.history]

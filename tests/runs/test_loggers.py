@@ -13,8 +13,9 @@ import pytest
 from fedacg.errors import InputError
 from fedacg.runs import loggers
 from fedacg.runs.build import prepare
+from fedacg.runs.callbacks import Callback
 from fedacg.runs.history import History
-from fedacg.runs.runner import Observer, play
+from fedacg.runs.runner import play
 from support.runs import StopAfter, tiny
 
 
@@ -23,9 +24,9 @@ def run(tmp_path: Path, logger: str, resume: bool = False, stop: int = 0) -> His
     tmp_path.mkdir(exist_ok=True)
     experiment = tiny(tmp_path, "rounds=4", "evaluate.every=2")
     folder = tmp_path / "run"
-    observers: list[Observer] = [*loggers.make_loggers([logger], folder), *([StopAfter(stop)] if stop else [])]
+    callbacks: list[Callback] = [*loggers.make_loggers([logger], folder), *([StopAfter(stop)] if stop else [])]
     try:
-        result = play(experiment, prepare(experiment), folder=folder, resume=resume, observers=observers)
+        result = play(experiment, prepare(experiment), folder=folder, resume=resume, callbacks=callbacks)
     except KeyboardInterrupt:
         return History()
     return result.history

@@ -5,15 +5,17 @@ import json
 import torch
 
 import fedacg as package
-from fedacg.simulation.worker import _correct
+from fedacg.simulation.scoring import Aim, measure
 from support.command import Command
 
 
 def test_a_row_that_is_not_a_number_is_wrong_whatever_its_label() -> None:
     nan = torch.nan
     logits = torch.tensor([[nan, nan], [nan, 1.0], [1.0, nan], [2.0, 1.0], [torch.inf, 1.0], [-torch.inf, 0.0]])
-    assert _correct(logits, torch.tensor([0, 0, 1, 0, 0, 1])) == 3
-    assert _correct(logits[:3], torch.tensor([0, 1, 0])) == 0
+    for rows, labels, right in ((logits, [0, 0, 1, 0, 0, 1], 3), (logits[:3], [0, 1, 0], 0)):
+        y = torch.tensor(labels)
+        found = measure(Aim.of(torch.nn.functional.cross_entropy, y), rows, y, loss=0.0)
+        assert (found.correct, found.counted) == (right, len(labels))
 
 
 class Overflowing(torch.nn.Linear):

@@ -66,7 +66,7 @@ def test_what_is_recorded_survives_a_stop_and_is_the_same_after_it(tmp_path: Pat
     experiment = tiny(tmp_path, *ROUNDS)
     ingredients = prepare(experiment)
     with pytest.raises(KeyboardInterrupt):
-        play(experiment, ingredients, folder=tmp_path / "cut", observers=[StopAfter(4)])
+        play(experiment, ingredients, folder=tmp_path / "cut", callbacks=[StopAfter(4)])
     draft = tmp_path / "cut" / "recorded" / ".00005"
     draft.mkdir()
     play(experiment, ingredients, folder=tmp_path / "cut", resume=True)
@@ -89,7 +89,7 @@ def test_a_run_that_is_replaced_takes_its_recordings_with_it(tmp_path: Path) -> 
 def test_another_choice_of_rounds_may_resume(tmp_path: Path) -> None:
     experiment = tiny(tmp_path, "rounds=6")
     with pytest.raises(KeyboardInterrupt):
-        play(experiment, prepare(experiment), folder=tmp_path / "run", observers=[StopAfter(3)])
+        play(experiment, prepare(experiment), folder=tmp_path / "run", callbacks=[StopAfter(3)])
     later = tiny(tmp_path, "rounds=6", "analysis.rounds=[5]")
     play(later, prepare(later), folder=tmp_path / "run", resume=True)
     assert recording.rounds(tmp_path / "run") == [5]

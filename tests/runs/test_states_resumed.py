@@ -88,7 +88,7 @@ def test_ctrl_c_between_checkpoints_and_resume_give_the_same_bits(tmp_path: Path
                 prepare(experiment),
                 folder=tmp_path / "run",
                 resume=True,
-                observers=[StopAfter(stop)],
+                callbacks=[StopAfter(stop)],
             )
     resumed = play(experiment, prepare(experiment), folder=tmp_path / "run", resume=True)
     assert digest(resumed) == digest(whole)
@@ -228,7 +228,7 @@ def test_kill_9_at_random_moments_and_resume_give_the_same_bits(fedacg: Command,
 def test_a_folder_whose_states_have_gone_is_refused(tmp_path: Path) -> None:
     experiment = described(tmp_path, "feddyn")
     with pytest.raises(KeyboardInterrupt):
-        play(experiment, prepare(experiment), folder=tmp_path / "run", observers=[StopAfter(2)])
+        play(experiment, prepare(experiment), folder=tmp_path / "run", callbacks=[StopAfter(2)])
     lost = next((tmp_path / "run" / "clients").iterdir())
     for path in lost.iterdir():
         path.unlink()

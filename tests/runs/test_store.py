@@ -39,7 +39,7 @@ def test_resume_continues_bit_for_bit(tmp_path: Path, method: str) -> None:
                 prepare(experiment),
                 folder=tmp_path / "parts",
                 resume=True,
-                observers=[StopAfter(stop)],
+                callbacks=[StopAfter(stop)],
             )
         assert load_moment(tmp_path / "parts").round == stop
     parts = play(experiment, prepare(experiment), folder=tmp_path / "parts", resume=True)
@@ -81,7 +81,7 @@ def test_lines_after_the_checkpoint_are_dropped_and_played_again(tmp_path: Path)
     whole = play(experiment, prepare(experiment), folder=tmp_path / "run")
     saved = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
     with pytest.raises(KeyboardInterrupt):
-        play(experiment, prepare(experiment), folder=tmp_path / "run", overwrite=True, observers=[StopAfter(3)])
+        play(experiment, prepare(experiment), folder=tmp_path / "run", overwrite=True, callbacks=[StopAfter(3)])
     assert (tmp_path / "run" / "checkpoint.safetensors").read_bytes() != saved
     lines = (tmp_path / "run" / "metrics.jsonl").read_text()
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
@@ -105,7 +105,7 @@ def test_another_engine_may_resume(tmp_path: Path) -> None:
     serial = tiny(tmp_path, "rounds=6")
     whole = play(serial, prepare(serial))
     with pytest.raises(KeyboardInterrupt):
-        play(serial, prepare(serial), folder=tmp_path / "run", observers=[StopAfter(2)])
+        play(serial, prepare(serial), folder=tmp_path / "run", callbacks=[StopAfter(2)])
     processes = tiny(tmp_path, "rounds=6", "engine.name=processes", "engine.workers=2")
     assert digest(play(processes, prepare(processes), folder=tmp_path / "run", resume=True)) == digest(whole)
 

@@ -168,7 +168,7 @@ def test_a_model_of_another_layout_and_type_comes_back_as_it_was(tmp_path: Path)
 def test_a_run_that_was_stopped_is_loaded_and_a_resumed_one_gets_its_model_file(tmp_path: Path) -> None:
     experiment = tiny(tmp_path, "rounds=3")
     with pytest.raises(KeyboardInterrupt):
-        play(experiment, prepare(experiment), folder=tmp_path / "run", observers=[StopAfter(1)])
+        play(experiment, prepare(experiment), folder=tmp_path / "run", callbacks=[StopAfter(1)])
     load_model(tmp_path / "run")
     (tmp_path / "run" / "model.json").unlink()
     result = play(experiment, prepare(experiment), folder=tmp_path / "run", resume=True)

@@ -365,7 +365,7 @@ def test_a_resumed_run_gives_the_same_bits(tmp_path: Path) -> None:
     assert group(experiment, ingredients) > 1, "auto has it fused"
     whole = play(experiment, ingredients)
     with pytest.raises(KeyboardInterrupt):
-        play(experiment, ingredients, folder=tmp_path / "run", observers=[StopAfter(3)])
+        play(experiment, ingredients, folder=tmp_path / "run", callbacks=[StopAfter(3)])
     resumed = play(experiment, ingredients, folder=tmp_path / "run", resume=True)
     assert digest(resumed) == digest(whole)
     off = tiny(tmp_path, *SIXTEEN, "engine.fuse=off")

@@ -4,9 +4,8 @@ from pathlib import Path
 
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import override, read_toml
-from fedacg.runs.history import History
+from fedacg.runs.callbacks import Callback, RunView
 from fedacg.runs.runner import Result
-from fedacg.simulation.metrics import RoundMetrics
 from support.command import TINY
 
 
@@ -16,19 +15,15 @@ def tiny(tmp_path: Path, *settings: str) -> Experiment:
     return Experiment.parse(override(read_toml(path), settings))
 
 
-class StopAfter:
-    """An observer that presses Ctrl-C at a round."""
+class StopAfter(Callback):
+    """A callback that presses Ctrl-C at a round."""
 
     def __init__(self, round: int) -> None:
         self._round = round
 
-    def begin(self, experiment: Experiment, done: int) -> None: ...
-
-    def round(self, metrics: RoundMetrics, history: History) -> None:
-        if metrics.round == self._round:
+    def round(self, run: RunView) -> None:
+        if run.done == self._round:
             raise KeyboardInterrupt
-
-    def end(self) -> None: ...
 
 
 def digest(result: Result) -> str:

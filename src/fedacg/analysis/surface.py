@@ -199,8 +199,7 @@ def evaluator(ingredients: Ingredients, examples: Examples, settings: EngineSett
 
     def score(vector: Tensor, buffers: Tensor) -> Scores:
         sums = engine.evaluate(layout.from_canonical({"theta": vector, "buffers": buffers}))
-        error = 1 - sums.correct / sums.examples if ingredients.data.classes else float("nan")
-        return Scores(sums.loss / sums.examples, error)
+        return Scores(sums.mean_loss, float("nan") if sums.accuracy is None else 1 - sums.accuracy)
 
     try:
         with one_thread():

@@ -5,12 +5,13 @@ rates, and of what the user adds. Trials are points of it, drawn without replace
 are ranked by the validation accuracy alone; the test accuracy is looked at once, of the trial that was chosen.
 
     random     every trial is played to the end
-    halving    all are played for a ninth of the rounds, the best third for a third, the best third of those to the end
+    halving    all are played for a ninth of the rounds, the best third for a third, the best ninth to the end
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedacg.core.files import parse_folder, safe_name
 from fedacg.core.randomness import numpy_generator
 from fedacg.errors import InputError, RunError
 from fedacg.report.runs import load_run
-from fedacg.runs.history import History, moving_average
+from fedacg.runs.history import History
 
 STRATEGIES = ("random", "halving")
 RATES = ("0.01", "0.03", "0.1", "0.3")
@@ -139,7 +140,9 @@ class Study:
         seed = tree.get("seed", 0)
         self.spaces = {method: space_of(method, tree, rates, more or {}) for method in methods}
         self.trials = {
-            method: [Trial(number, point) for number, point in enumerate(draw(method, space, trials, seed), start=1)]
+            method: [
+                Trial(number, point) for number, point in enumerate(draw(method, space, trials, seed), start=1)
+            ]
             for method, space in self.spaces.items()
         }
         for method in methods:
@@ -201,18 +204,17 @@ def score(history: History, rounds: int) -> float:
     if history.rounds < rounds:
         return -math.inf
     for figure, sign in (("validation/accuracy", 1.0), ("validation/loss", -1.0)):
-        if series := history.series(figure):
-            return sign * moving_average(series)[-1]
+        if averages := history.moving_average(figure=figure):
+            return sign * averages[-1]
     raise InputError("tune: the runs have no validation figures; data.validation must be more than 0")
 
 
 def expected_best(scores: Sequence[float], trials: int) -> float:
     """The mean of the best of so many trials, drawn with replacement from these (Dodge et al., EMNLP 2019)."""
-    ordered, count = sorted(scores), len(scores)
-    terms = [
-        value * (((place + 1) / count) ** trials - (place / count) ** trials) for place, value in enumerate(ordered)
-    ]
-    return math.fsum(terms)
+    count = len(scores)
+    parts = ((place / count) ** trials for place in range(count + 1))
+    chances = zip(sorted(scores), pairwise(parts), strict=True)
+    return math.fsum(value * (above - below) for value, (below, above) in chances)
 
 
 def tune(

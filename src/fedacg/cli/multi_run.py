@@ -20,7 +20,7 @@ from fedacg.runs.history import human_bytes
 from fedacg.runs.session import Session
 
 Runs = Mapping[Path, Experiment]
-OURS = ("bench", "sweep", "effect")
+OURS = ("bench", "sweep", "effect", "tune")
 """Of the files beside a page, those that every report does not have."""
 
 
@@ -71,7 +71,7 @@ def play_missing(console: Console, session: Session, runs: Runs, *, quiet: bool)
             continue
         current = folder.name
         try:
-            session.play(experiment, folder=folder, resume=True, observers=progress)
+            session.play(experiment, folder=folder, resume=True, callbacks=progress)
         except RunError as error:
             whole = False
             for line in (str(error), *getattr(error, "__notes__", [])):

@@ -88,7 +88,7 @@ def run(
     from fedacg.runs.runner import play
 
     console = Console()
-    observers = [*make_progress(console, quiet), *make_loggers(log or [], folder)]
+    callbacks = [*make_progress(console, quiet), *make_loggers(log or [], folder)]
     try:
         with interruptible():
             result = play(
@@ -97,7 +97,7 @@ def run(
                 folder=folder,
                 resume=resume,
                 overwrite=overwrite,
-                observers=observers,
+                callbacks=callbacks,
             )
     except KeyboardInterrupt:
         again = f"fedacg run {folder / 'experiment.toml'} --out {folder} --resume"
@@ -162,7 +162,7 @@ def compare(
                         folder=folder / name,
                         resume=resume,
                         overwrite=overwrite,
-                        observers=[*progress, *make_loggers(log or [], folder / name)],
+                        callbacks=[*progress, *make_loggers(log or [], folder / name)],
                     )
         except KeyboardInterrupt:
             raise stopped(console, AGAIN, [folder / name for name in experiments]) from None

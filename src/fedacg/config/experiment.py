@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedacg.config.recipe import write_toml
 from fedacg.config.sections import (
     AnalysisSettings,
+    CallbackSettings,
     CohortSettings,
     DataSettings,
     EngineSettings,
@@ -52,6 +53,15 @@ class Experiment(Section):
     engine: EngineSettings = EngineSettings()
     save: Incidental[SaveSettings] = SaveSettings()
     analysis: Incidental[AnalysisSettings] = AnalysisSettings()
+    callbacks: Incidental[tuple[CallbackSettings, ...]] = Field((), strict=False)
+    """Who looks on, and may stop the run: names, or tables with a name and its options."""
+
+    @field_validator("callbacks", mode="before")
+    @classmethod
+    def _names_alone(cls, given: Any) -> Any:
+        if not isinstance(given, list | tuple):
+            return given
+        return [{"name": each} if isinstance(each, str) else each for each in given]
 
     @model_validator(mode="after")
     def _recorded_rounds_are_played(self) -> Self:

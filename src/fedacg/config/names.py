@@ -1,4 +1,6 @@
-"""The names that data sets, splits and networks go by in a description; methods have theirs in methods.py."""
+"""The names that data sets, splits, networks and callbacks go by in a description; methods.py has those of methods
+and their parts.
+"""
 
 DATA_SETS = (
     "digits",
@@ -15,5 +17,6 @@ DATA_SETS = (
 )
 SPLITS = ("iid", "dirichlet", "dirichlet-unequal", "shards", "quantity", "natural")
 MODELS = ("logistic", "mlp", "cnn", "lenet", "resnet18", "femnist-cnn", "celeba-cnn", "lstm")
+CALLBACKS = ("early-stopping", "time-limit", "best-checkpoint")
 GIVEN = "python"
 """Stands in a description for data or a model that were handed over as objects."""

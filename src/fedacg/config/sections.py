@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic.fields import FieldInfo
 
 from fedacg.config import methods
-from fedacg.config.names import DATA_SETS, GIVEN, MODELS, SPLITS
+from fedacg.config.goals import Goal
+from fedacg.config.names import CALLBACKS, DATA_SETS, GIVEN, MODELS, SPLITS
 from fedacg.core.plugins import announced, is_plugin, may_import
 from fedacg.errors import InputError, SettingError, unknown
 
@@ -313,8 +314,48 @@ class EvaluateSettings(Section):
     """Test on at most so many examples, drawn once by the seed; 0 takes the whole test set."""
     targets: Incidental[tuple[Annotated[float, Field(gt=0, le=1)], ...]] = Field((), strict=False)
     """Accuracies, as fractions, whose rounds and bytes a summary reports."""
+    goals: Incidental[tuple[str, ...]] = Field((), strict=False)
+    """The same for any figure, in either direction: `test/f1>=0.8`, `test_loss<=0.3`."""
+    metrics: Incidental[tuple[str, ...]] = Field((), strict=False)
+    """Metrics of one's own, module:function each, of the outputs and labels of a whole set."""
+    test: Literal["every", "end"] = "every"
+    """Look at the test set in every evaluation, or `end`: only after the last round."""
     client_losses: Incidental[bool] = False
     """Record the training loss of every client that answered, not only their mean."""
+
+    @field_validator("goals")
+    @classmethod
+    def _readable(cls, goals: tuple[str, ...]) -> tuple[str, ...]:
+        for goal in goals:
+            Goal.parse(goal)
+        return goals
+
+    @field_validator("metrics")
+    @classmethod
+    def _known_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_named("metric", "metrics", name, ()) for name in names)
+
+    @property
+    def all_goals(self) -> list[Goal]:
+        """The targets and the goals, in this order."""
+        return [*map(Goal.accuracy, self.targets), *map(Goal.parse, self.goals)]
+
+
+class CallbackSettings(Section):
+    """A callback by name, with options of its own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return _named("callback", "callbacks", name, CALLBACKS)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
 
 
 class EngineSettings(Section):

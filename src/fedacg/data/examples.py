@@ -242,6 +242,8 @@ class FederatedData:
     """Which copy they were read from; None for data that were not read from published files."""
     checksums: Mapping[str, str] | None = None
     """Of the test examples and of the split; None for data that were given as objects."""
+    validation: Examples | None = None
+    """What is held out to choose by; None where nothing is."""
 
 
 def fetch(examples: Examples, index: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -280,7 +282,8 @@ def settle(data: FederatedData, device: torch.device) -> FederatedData:
     if device.type == "cpu":
         return data
     mover = _Mover(device, spare(device))
-    return replace(data, clients=mover.move(data.clients), test=mover.move(data.test))
+    validation = None if data.validation is None else mover.move(data.validation)
+    return replace(data, clients=mover.move(data.clients), test=mover.move(data.test), validation=validation)
 
 
 class _Mover:

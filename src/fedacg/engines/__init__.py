@@ -6,7 +6,8 @@ from fedacg.config.sections import EngineSettings
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError
-from fedacg.simulation.engine import Answer, Engine, Evaluation, Job, Task, check_device, one_thread
+from fedacg.simulation.engine import Answer, Engine, Job, Task, check_device, one_thread
+from fedacg.simulation.scoring import Evaluation
 
 __all__ = ["Answer", "Engine", "Evaluation", "Job", "Task", "one_thread", "start"]
 

@@ -8,13 +8,16 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import cloudpickle
 import torch
+from numpy.typing import NDArray
 
 from fedacg.core.messages import Message
 from fedacg.engines.shared_memory import Frozen, Place
-from fedacg.simulation.engine import Evaluation, Job, Task
+from fedacg.simulation.engine import Held, Job, Task
+from fedacg.simulation.scoring import Evaluation
 from fedacg.simulation.worker import Worker
 
 
@@ -90,10 +93,13 @@ class TrainInSlot(Train):
 
 @dataclass(frozen=True)
 class Evaluate(Order):
-    """Evaluate a part of the test set."""
+    """Evaluate a stretch of a part of the data that is held out."""
 
     first: int
     last: int
+    part: Held = "test"
+    outputs: bool = False
+    """Whether outputs and labels are sent back."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +119,11 @@ class TrainedInSlot(Outcome):
 
 @dataclass(frozen=True)
 class Evaluated(Outcome):
-    """A part of the test set is done."""
+    """A stretch is done."""
 
     sums: Evaluation
+    seen: tuple[NDArray[Any], NDArray[Any]] | None = None
+    """Outputs and labels, where they were asked for."""
 
 
 @dataclass(frozen=True)
@@ -146,12 +154,18 @@ class WorkerLoop(ABC):
             if isinstance(order, Train):
                 return self._train(self._worker, order)
             if isinstance(order, Evaluate):
-                return Evaluated(order.key, self._worker.evaluate(self._message, order.first, order.last))
+                return self._evaluate(self._worker, order)
             return Prepared(order.key)
         except Exception as error:
             # Raised again in the parent, where the user sees it.
             error.add_note("In a worker process:\n" + "".join(traceback.format_exception(error)))
             return Failed(order.key, _pickled(error))
+
+    def _evaluate(self, worker: Worker, order: Evaluate) -> Evaluated:
+        seen: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        see = (lambda outputs, labels: seen.append((outputs.numpy(), labels.numpy()))) if order.outputs else None
+        sums = worker.evaluate(self._message, order.first, order.last, order.part, see)
+        return Evaluated(order.key, sums, *seen)
 
     @abstractmethod
     def _job(self) -> Job:

@@ -16,7 +16,8 @@ from fedacg.engines.orders import (
 from fedacg.engines.process_pool import Pool
 from fedacg.engines.shared_memory import Segment, freeze, read_message, write_message
 from fedacg.engines.supervisor import evaluate, in_order, longest_first, message_rooms, prepare, widest_window
-from fedacg.simulation.engine import Answers, ClientMemory, Evaluation, Job, Task, Training, groups, recall
+from fedacg.simulation.engine import Answers, ClientMemory, Held, Job, See, Task, Training, groups, recall
+from fedacg.simulation.scoring import Evaluation
 
 
 class ProcessEngine:
@@ -68,9 +69,9 @@ class ProcessEngine:
             )
             free.append(slot_of[trained.key])
 
-    def evaluate(self, model: Message) -> Evaluation:
+    def evaluate(self, model: Message, part: Held = "test", see: See | None = None) -> Evaluation:
         self._announce(model, slots=0)
-        return evaluate(self._pool, self._job)
+        return evaluate(self._pool, self._job, part, see)
 
     def close(self) -> None:
         self._pool.close()

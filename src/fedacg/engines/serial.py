@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from fedacg.core.messages import Message
-from fedacg.simulation.engine import ClientMemory, Evaluation, Job, Task, Training, chunks, groups, recall, total
+from fedacg.simulation.engine import ClientMemory, Held, Job, See, Task, Training, chunks, groups, recall
+from fedacg.simulation.scoring import Evaluation, total
 from fedacg.simulation.worker import Worker
 
 
@@ -17,10 +18,10 @@ class SerialEngine:
         worker = self._worker
         return Training(worker.serve(g, broadcast, recall(kept, g)) for g in groups(tasks, worker.job.group))
 
-    def evaluate(self, model: Message) -> Evaluation:
+    def evaluate(self, model: Message, part: Held = "test", see: See | None = None) -> Evaluation:
         job = self._worker.job
-        spans = chunks(len(job.data.test), job.evaluate_batch)
-        return total([self._worker.evaluate(model, first, last) for first, last in spans])
+        spans = chunks(len(job.held(part)), job.evaluate_batch)
+        return total([self._worker.evaluate(model, first, last, part, see) for first, last in spans])
 
     def close(self) -> None:
         """Nothing was started."""

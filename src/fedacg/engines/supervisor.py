@@ -11,10 +11,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+import torch
+
 from fedacg.engines.orders import Evaluate, Evaluated, Fact, Failed, Order, Outcome, Prepare, Train
 from fedacg.engines.shared_memory import Segment, room
 from fedacg.errors import RunError
-from fedacg.simulation.engine import Evaluation, Job, Task, chunks, total
+from fedacg.simulation.engine import Held, Job, See, Task, chunks
+from fedacg.simulation.scoring import Evaluation, total
 
 _ATTEMPTS = 3
 
@@ -175,7 +178,7 @@ def _describe(order: Order | None) -> str:
     if order is None:
         return "starting"
     if isinstance(order, Evaluate):
-        return f"evaluating test examples {order.first} to {order.last - 1}"
+        return f"evaluating {order.part} examples {order.first} to {order.last - 1}"
     if isinstance(order, Train):
         round, clients = order.tasks[0].round.number, ", ".join(str(task.client) for task in order.tasks)
         return f"training client{'s' if len(order.tasks) > 1 else ''} {clients} in round {round}"
@@ -218,11 +221,20 @@ def prepare(supervisor: Supervisor[Any]) -> None:
     list(in_order(supervisor, range(supervisor.size), Prepare, window=supervisor.size))
 
 
-def evaluate(supervisor: Supervisor[Any], job: Job) -> Evaluation:
-    """Sums over the whole test set for the model that was announced."""
-    spans = chunks(len(job.data.test), job.evaluate_batch)
-    outcomes = in_order(supervisor, range(len(spans)), lambda key: Evaluate(key, *spans[key]), window=len(spans))
-    return total([outcome.sums for outcome in outcomes if isinstance(outcome, Evaluated)])
+def evaluate(supervisor: Supervisor[Any], job: Job, part: Held, see: See | None) -> Evaluation:
+    """Sums over a part of the data that is held out, for the model that was announced."""
+    spans = chunks(len(job.held(part)), job.evaluate_batch)
+
+    def order(key: int) -> Evaluate:
+        return Evaluate(key, *spans[key], part, see is not None)
+
+    sums = []
+    for outcome in in_order(supervisor, range(len(spans)), order, window=len(spans)):
+        assert isinstance(outcome, Evaluated)
+        if see is not None and outcome.seen is not None:
+            see(*map(torch.from_numpy, outcome.seen))
+        sums.append(outcome.sums)
+    return total(sums)
 
 
 def _patience(waiting: int, workers: int) -> int:

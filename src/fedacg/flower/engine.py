@@ -23,7 +23,8 @@ from fedacg.flower.nodes import Nodes, ask, content
 from fedacg.flower.options import ServerOptions
 from fedacg.flower.records import Order, UploadReader, norm_of, order, pack, read_tested
 from fedacg.flower.usual import Measured, MedianBound
-from fedacg.simulation.engine import Answer, Answers, ClientMemory, Evaluation, Job, Task, Training, total
+from fedacg.simulation.engine import Answer, Answers, ClientMemory, Held, Job, See, Task, Training
+from fedacg.simulation.scoring import Evaluation, total
 
 _log = logging.getLogger("flwr")
 _VISIT = "visit"
@@ -83,11 +84,13 @@ class GridEngine:
         sound = (Answers.of_one(task, answers[task.client]) for task in tasks if task.client in answers)
         return Training(sound, lost)
 
-    def evaluate(self, model: messages.Message) -> Evaluation:
+    def evaluate(self, model: messages.Message, part: Held = "test", see: See | None = None) -> Evaluation:
+        if part == "validation":
+            return self._here.evaluate(model, part, see)
         if self._options.tested_by == "nobody":
             return total([])
         if self._options.tested_by == "auto" and len(self._job.data.test):
-            return self._here.evaluate(model)
+            return self._here.evaluate(model, part, see)
         vectors, serving = pack(model), dict(sorted(self._nodes.serving.items()))
         messages = {
             client: Message(order(vectors, self._ask(client)), node, MessageType.EVALUATE)
@@ -100,7 +103,8 @@ class GridEngine:
                 sums.append(read_tested(content(replies[client]), self._nodes.tests(client)))
             except Refused as reason:
                 _log.warning("no test result from client %d at node %d: %s", client, node, reason)
-        return total(sums)
+        found = total(sums)
+        return found if self._job.data.classes else replace(found, counted=0)
 
     def close(self) -> None:
         """Nothing was started: the nodes are not the server's to end."""

@@ -18,7 +18,8 @@ from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import InputError
 from fedacg.flower.checks import MAX_EXAMPLES, Refused, Shaped, check_size, plain, read_arrays
 from fedacg.flower.usual import Measured
-from fedacg.simulation.engine import Answer, Evaluation, Job, Task
+from fedacg.simulation.engine import Answer, Job, Task
+from fedacg.simulation.scoring import Evaluation
 
 ARRAYS, ORDER, METRICS, CLIENT = "arrays", "order", "metrics", "client"
 """The names of records."""
@@ -164,7 +165,7 @@ def read_tested(content: RecordDict, tests: int) -> Evaluation:
     if not 0 <= correct <= examples or int(correct) != correct:
         raise Refused(f"{correct:g} of {examples:g} examples cannot be right")
     _check_loss(loss, tests)
-    return Evaluation(tests, loss, int(correct))
+    return Evaluation(tests, loss, int(correct), tests)
 
 
 def _check_loss(loss: float, examples: int) -> None:

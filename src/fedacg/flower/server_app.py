@@ -22,10 +22,10 @@ from fedacg.flower.options import ServerOptions, has_own_data, read_experiment, 
 from fedacg.flower.records import Announcement
 from fedacg.models import parameters
 from fedacg.runs.build import Ingredients, load_data, prepare
+from fedacg.runs.callbacks import Callback, RunView
 from fedacg.runs.folder import RunFolder
-from fedacg.runs.history import History, human_bytes
+from fedacg.runs.history import human_bytes
 from fedacg.runs.runner import Result, play
-from fedacg.simulation.metrics import RoundMetrics
 
 _log = logging.getLogger("flwr")
 
@@ -72,7 +72,7 @@ def serve(experiment: Experiment, grid: Grid, config: Mapping[str, Any]) -> Resu
         overwrite=options.overwrite,
         engine=GridEngine(grid, nodes, options, members, folder),
         presence=nodes,
-        observers=[Log()],
+        callbacks=[Log()],
     )
     _log.info("vector sha256: %s", result.summary["vector_sha256"])
     return result
@@ -120,15 +120,17 @@ def _check_network(experiment: Experiment, options: ServerOptions, found: Announ
         )
 
 
-class Log:
-    """An observer that writes a line a round to Flower's log."""
+class Log(Callback):
+    """A callback that writes a line a round to Flower's log."""
 
-    def begin(self, experiment: Experiment, done: int) -> None:
+    def begin(self, run: RunView) -> None:
+        experiment, done = run.experiment, run.done
         self._rounds = experiment.rounds
         after = f", after round {done}" if done else ""
         _log.info("%s (seed %d): %d rounds%s", experiment.method.name, experiment.seed, self._rounds, after)
 
-    def round(self, metrics: RoundMetrics, history: History) -> None:
+    def round(self, run: RunView) -> None:
+        metrics = run.metrics
         accuracy = f", accuracy {100 * metrics.test_accuracy:.1f} %" if metrics.test_accuracy is not None else ""
         _log.info(
             "round %d of %d: %d of %d answered%s; %s down, %s up, %.1f s",
@@ -141,6 +143,3 @@ class Log:
             human_bytes(metrics.bytes_up),
             metrics.seconds_train + metrics.seconds_aggregate + metrics.seconds_evaluate,
         )
-
-    def end(self) -> None:
-        """Each line was written when it was due."""

@@ -19,9 +19,10 @@ from fedacg.data.own import Pair, from_pairs
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.parts import LossFunction
 from fedacg.runs.build import Ingredients, prepare, sampling
-from fedacg.runs.history import History
+from fedacg.runs.callbacks import Callback, OnRound, check_callbacks
 from fedacg.runs.runner import Result, play
 from fedacg.simulation.metrics import RoundMetrics
+from fedacg.simulation.scoring import Metric
 
 
 def run(
@@ -36,6 +37,8 @@ def run(
     out: Path | str | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    metrics: Mapping[str, Metric] | None = None,
+    callbacks: Sequence[Callback | type[Callback]] | None = None,
     on_round: Callable[[RoundMetrics], None] | None = None,
     **settings: Unpack[Parameters],
 ) -> Result:
@@ -60,7 +63,13 @@ def run(
         out: A run folder to write; by default nothing is written.
         resume: Go on with the run in `out`.
         overwrite: Replace the run in `out`.
-        on_round: Called with every round's metrics.
+        metrics: Metrics of one's own by name, beside loss and accuracy: functions of the outputs and labels of the
+            whole test set, or objects with `update(outputs, labels)`, `compute()` and `reset()`. They go into the
+            history's scores as `test/NAME`.
+        callbacks: What looks on and may stop the run: `fedacg.EarlyStopping("validation/loss", patience=5)`,
+            `fedacg.TimeLimit(3600)`, `fedacg.BestCheckpoint()`, or classes of one's own that derive from
+            `fedacg.Callback`.
+        on_round: A function that is called with every round's metrics; the shortest of callbacks.
         **settings: The keys of an experiment file: `rounds=50`; a table, `local={"lr": 0.05, "epochs": 2}`; or a
             key by its short name, `lr=0.05, local_epochs=2`. They, their defaults and the short names are listed
             in docs/bring-your-own.md. Without `engine`, processes do the work if there are `workers`, else this
@@ -78,6 +87,7 @@ def run(
             raise InputError(f"{name}: is a {type(flag).__name__}; must be True or False")
     if resume and out is None:
         raise InputError("resume = True: say which run with out=")
+    looking = check_callbacks(callbacks or [])
     if experiment is None:
         experiment, ingredients = _own(model, clients, test, channels_last, settings)
     else:
@@ -100,7 +110,8 @@ def run(
         resume=resume,
         overwrite=overwrite,
         cohorts=cohorts,
-        observers=[_Callback(on_round)] if on_round else [],
+        callbacks=[*looking, *([OnRound(on_round)] if on_round else [])],
+        metrics=metrics,
     )
 
 
@@ -142,20 +153,6 @@ def _own(
     layout = experiment.model.layout
     wish = bool(getattr(model, "channels_last", False)) if layout == "auto" else layout == "channels-last"
     return experiment, Ingredients(model, wish, federated, method)
-
-
-class _Callback:
-    """A user's function as an observer."""
-
-    def __init__(self, function: Callable[[RoundMetrics], None]) -> None:
-        self._function = function
-
-    def begin(self, experiment: Experiment, done: int) -> None: ...
-
-    def round(self, metrics: RoundMetrics, history: History) -> None:
-        self._function(metrics)
-
-    def end(self) -> None: ...
 
 
 def _cohorts(cohorts: Sequence[Sequence[int]], rounds: int, clients: int) -> list[list[int]]:

@@ -4,7 +4,7 @@ What is given from Python as objects enters here too. Playing the rounds is runn
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
 from fedacg.config.sections import LocalSettings
 from fedacg.core.messages import kind_bytes
-from fedacg.core.plugins import is_plugin
+from fedacg.core.plugins import is_plugin, load
 from fedacg.core.randomness import numpy_generator, stream_seed
 from fedacg.core.vector import FlatModel, clone, trainable
 from fedacg.data.catalogue import federate
@@ -33,6 +33,7 @@ from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, Memory
 from fedacg.simulation.replies import Probe
 from fedacg.simulation.sampling import Presence, Sampling
+from fedacg.simulation.scoring import Metric, check_metrics
 
 _VECTORS = 4
 """Model-sized vectors that a run holds at least: θ, and a worker's w, g and Δ."""
@@ -185,6 +186,7 @@ class Plan:
     experiment: Experiment
     job: Job
     sampling: Sampling
+    metrics: Mapping[str, Metric]
 
     def federation(self, engine: Engine, memory: Memory, probes: Sequence[Probe]) -> Federation:
         """The federation before its first round."""
@@ -196,6 +198,7 @@ class Plan:
             evaluate=self.experiment.evaluate,
             memory=memory,
             probes=probes,
+            metrics=self.metrics,
         )
 
 
@@ -204,13 +207,28 @@ def plan(
     ingredients: Ingredients,
     cohorts: Sequence[Sequence[int]] | None = None,
     presence: Presence | None = None,
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Plan:
     """Put a description and its ingredients together, or refuse what does not fit."""
     check_numbers(experiment, ingredients.module)
     check_labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
     check_needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
-    return Plan(experiment, make_job(experiment, ingredients, _group(experiment, ingredients, draws.size)), draws)
+    job = make_job(experiment, ingredients, _group(experiment, ingredients, draws.size))
+    return Plan(
+        experiment, job, draws, {**named_metrics(experiment.evaluate.metrics), **check_metrics(metrics or {})}
+    )
+
+
+def named_metrics(names: Sequence[str]) -> dict[str, Metric]:
+    """The metrics that a description names, each by the attribute of its module."""
+    found: dict[str, Metric] = {}
+    for name in names:
+        attribute = name.partition(":")[2]
+        if attribute in found:
+            raise SettingError("evaluate.metrics", repr(name), f"a metric called {attribute} is there already")
+        found[attribute] = load("evaluate.metrics", name)
+    return check_metrics(found)
 
 
 def _group(experiment: Experiment, ingredients: Ingredients, cohort: int) -> int:

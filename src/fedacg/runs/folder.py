@@ -6,6 +6,7 @@
     checkpoint.safetensors   the server's vectors and the round they belong to
     summary.json             when the run has ended
     model.json               what it takes to build the network again (model_file.py)
+    best.safetensors         the model of the best round, where a callback kept it
     clients/                 what clients keep between rounds, for methods that need it (client_states.py)
     recorded/                the local models of rounds that were asked for (recording.py)
 
@@ -33,6 +34,7 @@ from fedacg.config.recipe import read_toml
 from fedacg.core import files, vector_files
 from fedacg.core.vector import CANONICAL, Layout
 from fedacg.errors import InputError, RunError
+from fedacg.methods.rules import released
 from fedacg.runs.history import History, read_metrics
 from fedacg.simulation.federation import ServerState
 from fedacg.simulation.metrics import RoundMetrics
@@ -40,12 +42,13 @@ from fedacg.version import __version__
 
 MARKER, EXPERIMENT, METRICS = "run.json", "experiment.toml", "metrics.jsonl"
 CHECKPOINT, SUMMARY, MODEL, LOCK = "checkpoint.safetensors", "summary.json", "model.json", ".lock"
+BEST = "best.safetensors"
 CLIENTS, RECORDED = "clients", "recorded"
 
 _FORMAT = "2"
 _FIRST_FORMAT = "1"
 """Without run.json, checksums and the canonical order."""
-_FILES = (MARKER, EXPERIMENT, METRICS, CHECKPOINT, SUMMARY, MODEL)
+_FILES = (MARKER, EXPERIMENT, METRICS, CHECKPOINT, SUMMARY, MODEL, BEST)
 _BEFORE_A_RUN = re.compile(
     rf"\.lock|run\.json|federation\.json|\.DS_Store|\.({'|'.join(map(re.escape, _FILES))}|federation\.json)"
     r"\.[0-9]+\.draft"
@@ -136,7 +139,7 @@ class RunFolder:
         description = experiment.to_toml().encode()
         with _writing(self.path):
             files.remove_drafts(self.path, _FILES, of_living=True)
-            for name in (SUMMARY, CHECKPOINT, METRICS, MODEL, EXPERIMENT):
+            for name in (SUMMARY, BEST, CHECKPOINT, METRICS, MODEL, EXPERIMENT):
                 files.remove(self.path / name)
         with _writing(self.path / MARKER):
             Marker(self._layout.name, _checksum(description), older=False).write(self.path)
@@ -202,6 +205,19 @@ class RunFolder:
             facts = {"format": _FORMAT, "round": str(moment.round)}
             content = vector_files.pack(self._layout.to_canonical(moment.vectors), facts)
             files.write_whole(self.checkpoint_path, content)
+
+    def save_best(self, moment: ServerState) -> None:
+        """Keep the model of a round, beside checkpoints and in place of the one that was kept before."""
+        model = {"theta": released(moment.vectors), "buffers": moment.vectors["buffers"]}
+        with _writing(self.path / BEST):
+            facts = {"format": _FORMAT, "round": str(moment.round)}
+            files.write_whole(self.path / BEST, vector_files.pack(self._layout.to_canonical(model), facts))
+
+    def rewrite(self, history: History) -> None:
+        """Write all lines anew, where the last is not what it was."""
+        if self._metrics is not None:
+            self._metrics.close()
+        self._open(history)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, which marks the run as ended."""
@@ -275,9 +291,9 @@ def read_summary(folder: Path, *, sealed: bool) -> dict[str, Any] | None:
         return None
 
 
-def load_moment(folder: Path) -> ServerState:
-    """The server's vectors in a run folder's checkpoint, in the canonical order."""
-    path = folder / CHECKPOINT
+def load_moment(folder: Path, name: str = CHECKPOINT) -> ServerState:
+    """The server's vectors in a run folder's checkpoint, or in what was kept beside it, in the canonical order."""
+    path = folder / name
     marker = read_marker(folder)
     sealed = marker is not None and not marker.older
     state, facts = vector_files.load(path, sealed=sealed)

@@ -6,14 +6,18 @@ Accuracies are fractions here; percent is a matter of display.
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from pathlib import Path
-from typing import Self, overload
+from typing import TYPE_CHECKING, Self, overload
 
+from fedacg.config.goals import Goal
 from fedacg.core import files
 from fedacg.errors import InputError
-from fedacg.simulation.metrics import RoundMetrics
+from fedacg.simulation.metrics import FIGURES, RoundMetrics
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped,unused-ignore]
 
 DECAY = 0.9
 """The paper's moving average: ema ← 0.9·ema + 0.1·acc, per round."""
@@ -56,6 +60,32 @@ class History(Sequence[RoundMetrics]):
     def __len__(self) -> int:
         return len(self._rounds)
 
+    def replace_last(self, metrics: RoundMetrics) -> None:
+        """Put the last round in the place of what it was taken for."""
+        if not self._rounds or metrics.round != self.rounds:
+            raise InputError(f"round {metrics.round}: the last is round {self.rounds}")
+        self._rounds[-1] = metrics
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """The rounds as a pandas table: a row each, figures and scores as columns, NaN where a round has none."""
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("to_frame: needs pandas, which is not installed: pip install pandas") from None
+        plain = [f.name for f in fields(RoundMetrics) if f.name not in ("round", "drift", "scores", "extra")]
+        rows = [{**{name: getattr(m, name) for name in plain}, **(m.scores or {})} for m in self._rounds]
+        numbers = pandas.Index([m.round for m in self._rounds], name="round")
+        names = [*plain, *self.score_names]
+        return pandas.DataFrame({name: [row.get(name) for row in rows] for name in names}, index=numbers)
+
+    def __repr__(self) -> str:
+        """One line: how many rounds, and where the figure that stands for the run is."""
+        if not self._rounds:
+            return "History(no rounds)"
+        values = self.series(self.headline)
+        last = f", {self.headline} {next(reversed(values.values())):.4g}" if values else ""
+        return f"History({self.rounds} rounds{last}, {human_bytes(self.total_bytes)})"
+
     @overload
     def __getitem__(self, index: int) -> RoundMetrics: ...
     @overload
@@ -81,15 +111,32 @@ class History(Sequence[RoundMetrics]):
     def series(self, name: str) -> dict[int, float]:
         """A figure by its name, as `RoundMetrics.score` has it: its value in each round that has a number."""
         found = {m.round: m.score(name) for m in self._rounds}
-        return {number: value for number, value in found.items() if value is not None and not math.isnan(value)}
+        return {number: value for number, value in found.items() if value is not None and math.isfinite(value)}
 
     @property
     def score_names(self) -> list[str]:
         """The names of all `scores` that any round has, in the order of their first appearance."""
         return list(dict.fromkeys(name for m in self._rounds for name in m.scores or {}))
 
-    def moving_average(self, decay: float = DECAY) -> list[float]:
-        """The exponential moving average of the accuracy at each evaluated round.
+    @property
+    def figure_names(self) -> list[str]:
+        """The names of all figures that any round has: those with a field of their own, and the scores."""
+        return [*(name for name in FIGURES if self.series(name)), *self.score_names]
+
+    @property
+    def headline(self) -> str:
+        """The figure that stands for the run in curves, tables and displays.
+
+        The test accuracy if there is one, else the validation accuracy, else the first metric of the test set, of
+        the validation set, and after these a loss.
+        """
+        own = (name for part in ("test/", "validation/") for name in self.score_names if name.startswith(part))
+        wanted = ("test_accuracy", "validation/accuracy", *own, "test_loss")
+        found = (name for name in wanted if name != "validation/loss" and self.series(name))
+        return next(found, "validation/loss" if self.series("validation/loss") else "train_loss")
+
+    def moving_average(self, decay: float = DECAY, figure: str = "test_accuracy") -> list[float]:
+        """The exponential moving average of the accuracy, or of another figure, at each round that has it.
 
         ema ← decayᵏ·ema + (1 − decayᵏ)·acc, where k is the number of rounds since the previous
         evaluation: the paper's average for k = 1, and with sparser evaluation what it would be had the
@@ -97,11 +144,11 @@ class History(Sequence[RoundMetrics]):
         """
         averages: list[float] = []
         previous = 0
-        for metrics, accuracy in zip(self.evaluated, self.accuracy, strict=True):
-            average = averages[-1] if averages else accuracy
+        for number, value in self.series(figure).items():
+            average = averages[-1] if averages else value
             # Written as a step towards acc so that a constant accuracy stays constant to the bit.
-            averages.append(average + (1 - decay ** (metrics.round - previous)) * (accuracy - average))
-            previous = metrics.round
+            averages.append(average + (1 - decay ** (number - previous)) * (value - average))
+            previous = number
         return averages
 
     def accuracy_at(self, round: int) -> float | None:
@@ -116,12 +163,17 @@ class History(Sequence[RoundMetrics]):
         index = bisect_right([m.round for m in self.evaluated], round)
         return series[index - 1] if index else None
 
-    def rounds_to(self, target: float, decay: float = DECAY) -> int | None:
-        """The first evaluated round whose moving average is at least `target`."""
-        averages = zip(self.evaluated, self.moving_average(decay), strict=True)
-        return next((metrics.round for metrics, average in averages if average >= target), None)
+    def rounds_to(self, target: float | str | Goal, decay: float = DECAY) -> int | None:
+        """The first evaluated round whose moving average is at least `target`, or meets a goal of another figure.
 
-    def bytes_to(self, target: float, decay: float = DECAY) -> int | None:
+        `rounds_to(0.9)` is of the test accuracy, `rounds_to("test_loss<=0.3")` of what it says; with `decay=0` of
+        the figure itself and not its moving average.
+        """
+        goal = goal_of(target)
+        averages = zip(self.series(goal.figure), self.moving_average(decay, goal.figure), strict=True)
+        return next((number for number, average in averages if goal.met(average)), None)
+
+    def bytes_to(self, target: float | str | Goal, decay: float = DECAY) -> int | None:
         """The bytes sent both ways in all rounds up to and including `rounds_to(target)`."""
         last = self.rounds_to(target, decay)
         if last is None:
@@ -157,6 +209,13 @@ class History(Sequence[RoundMetrics]):
             "evaluate": math.fsum(m.seconds_evaluate for m in self._rounds),
         }
         return parts | {"total": math.fsum(parts.values())}
+
+
+def goal_of(target: float | str | Goal) -> Goal:
+    """A test accuracy as a number, or a text such as `test/f1>=0.8`, as a goal."""
+    if isinstance(target, Goal):
+        return target
+    return Goal.parse(target) if isinstance(target, str) else Goal.accuracy(target)
 
 
 def read_metrics(path: Path, *, sealed: bool = False, last: int | None = None) -> tuple[History, list[str]]:

@@ -1,4 +1,4 @@
-"""Loggers: observers that pass a run's figures on to other tools, each an extra of the package.
+"""Loggers: callbacks that pass a run's figures on to other tools, each an extra of the package.
 
 All of them give the same figures the same names. A run that is resumed goes on in the curves it began.
 """
@@ -11,8 +11,8 @@ from typing import Any
 
 from fedacg.config.experiment import Experiment
 from fedacg.errors import InputError, unknown
+from fedacg.runs.callbacks import Callback, RunView
 from fedacg.runs.history import History
-from fedacg.runs.runner import Observer
 from fedacg.simulation.metrics import RoundMetrics
 
 PATIENCE = 2.0
@@ -33,14 +33,15 @@ def figures(metrics: RoundMetrics, history: History) -> dict[str, float]:
     }
     if metrics.arrived:
         found["train/loss"] = metrics.train_loss
-    if metrics.test_accuracy is not None and metrics.test_loss is not None:
-        found["test/accuracy"] = metrics.test_accuracy
+    if metrics.test_loss is not None:
         found["test/loss"] = metrics.test_loss
+    if metrics.test_accuracy is not None:
+        found["test/accuracy"] = metrics.test_accuracy
         found["test/moving_average"] = history.moving_average()[-1]
-    return found
+    return {**found, **(metrics.scores or {})}
 
 
-class TensorBoardLogger:
+class TensorBoardLogger(Callback):
     """Scalars for TensorBoard, in the run folder's `tensorboard`."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,18 +51,18 @@ class TensorBoardLogger:
             raise _missing("tensorboard") from None
         self._folder, self._writer_class = folder / "tensorboard", SummaryWriter
 
-    def begin(self, experiment: Experiment, done: int) -> None:
-        self._writer = self._writer_class(str(self._folder), purge_step=done + 1)
+    def begin(self, run: RunView) -> None:
+        self._writer = self._writer_class(str(self._folder), purge_step=run.done + 1)
 
-    def round(self, metrics: RoundMetrics, history: History) -> None:
-        for name, value in figures(metrics, history).items():
-            self._writer.add_scalar(name, value, metrics.round)
+    def round(self, run: RunView) -> None:
+        for name, value in figures(run.metrics, run.history).items():
+            self._writer.add_scalar(name, value, run.done)
 
-    def end(self) -> None:
+    def end(self, run: RunView) -> None:
         self._writer.close()
 
 
-class WandbLogger:
+class WandbLogger(Callback):
     """A run of Weights & Biases, with its files in the run folder's `wandb`.
 
     Whether it is sent anywhere is for W&B's own settings to say: with WANDB_MODE=offline it stays on disk.
@@ -75,7 +76,8 @@ class WandbLogger:
         self._wandb: Any = wandb
         self._folder = folder
 
-    def begin(self, experiment: Experiment, done: int) -> None:
+    def begin(self, run: RunView) -> None:
+        experiment, done = run.experiment, run.done
         place = self._folder / "wandb"
         place.mkdir(parents=True, exist_ok=True)
         try:
@@ -94,14 +96,14 @@ class WandbLogger:
         # Rounds that are played again after a crash have the same number and, to the bit, the same figures.
         self._run.define_metric("*", step_metric="round")
 
-    def round(self, metrics: RoundMetrics, history: History) -> None:
-        self._run.log({"round": metrics.round, **figures(metrics, history)})
+    def round(self, run: RunView) -> None:
+        self._run.log({"round": run.done, **figures(run.metrics, run.history)})
 
-    def end(self) -> None:
+    def end(self, run: RunView) -> None:
         self._run.finish()
 
 
-class MlflowLogger:
+class MlflowLogger(Callback):
     """A run of MLflow where MLFLOW_TRACKING_URI says, or else where MLflow has it by default: in `mlflow.db`."""
 
     def __init__(self, folder: Path) -> None:
@@ -113,7 +115,8 @@ class MlflowLogger:
         self._folder = folder
         self._waiting: list[Any] = []
 
-    def begin(self, experiment: Experiment, done: int) -> None:
+    def begin(self, run: RunView) -> None:
+        experiment, done = run.experiment, run.done
         self._rounds, self._done, self._sent = experiment.rounds, done, time.monotonic()
         try:
             self._client: Any = self._client_class()
@@ -143,11 +146,11 @@ class MlflowLogger:
         self._client.log_batch(run, params=params)
         return _keep(self._folder / "mlflow-run", run)
 
-    def round(self, metrics: RoundMetrics, history: History) -> None:
+    def round(self, run: RunView) -> None:
         now = int(1000 * time.time())
-        found = figures(metrics, history).items()
-        self._waiting += [self._entities.Metric(name, value, now, metrics.round) for name, value in found]
-        self._done = metrics.round
+        found = figures(run.metrics, run.history).items()
+        self._waiting += [self._entities.Metric(name, value, now, run.done) for name, value in found]
+        self._done = run.done
         if time.monotonic() - self._sent >= PATIENCE:
             self._send()
 
@@ -157,19 +160,21 @@ class MlflowLogger:
             del self._waiting[:_MOST]
         self._sent = time.monotonic()
 
-    def end(self) -> None:
+    def end(self, run: RunView) -> None:
         self._send()
-        self._client.set_terminated(self._run, "FINISHED" if self._done == self._rounds else "KILLED")
+        self._client.set_terminated(
+            self._run, "FINISHED" if self._done == self._rounds or run.stopping else "KILLED"
+        )
 
 
-LOGGERS: dict[str, Callable[[Path], Observer]] = {
+LOGGERS: dict[str, Callable[[Path], Callback]] = {
     "tensorboard": TensorBoardLogger,
     "wandb": WandbLogger,
     "mlflow": MlflowLogger,
 }
 
 
-def make_loggers(names: Sequence[str], folder: Path) -> list[Observer]:
+def make_loggers(names: Sequence[str], folder: Path) -> list[Callback]:
     """The loggers of these names for a run in this folder."""
     for name in names:
         if name not in LOGGERS:

@@ -6,7 +6,7 @@ experiment.toml is the user's description, to which nothing is added.
 
 import os
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, ValidationError
@@ -22,7 +22,16 @@ from fedacg.core.vector import FlatModel, Layout, sha256, trainable
 from fedacg.errors import DataMissing, InputError, RunError
 from fedacg.models import parameters
 from fedacg.runs.build import Ingredients, prepare
-from fedacg.runs.folder import MODEL, SUMMARY, check_first_format, load_moment, read_marker, read_summary
+from fedacg.runs.folder import (
+    BEST,
+    CHECKPOINT,
+    MODEL,
+    SUMMARY,
+    check_first_format,
+    load_moment,
+    read_marker,
+    read_summary,
+)
 from fedacg.simulation.federation import ServerState
 
 FILE = MODEL
@@ -97,15 +106,16 @@ class ModelFile(Section):
         return module
 
 
-def load_model(folder: Path | str, *, trust: bool = False) -> nn.Module:
+def load_model(folder: Path | str, *, which: Literal["last", "best"] = "last", trust: bool = False) -> nn.Module:
     """The network of a run folder's last checkpoint, for a model of the catalogue; it needs no data.
 
+    With `which="best"`, the one that a `BestCheckpoint` or another callback kept.
     A network that the run names as code of somebody's own, `module:function`, is imported only with `trust`. Where
     the run has ended, the vector must be the one that its summary has the fingerprint of.
     """
     folder = Path(folder)
     with plugins.reading(folder, trust=trust, allow="call load_model(..., trust=True)"):
-        moment = load_moment(folder)
+        moment = load_moment(folder, _kept(folder, which))
         theta = _server_vector(folder, moment, "model" if "model" in moment.vectors else "theta")
         described = ModelFile.read(folder) or _of_its_data(folder)
         module = described.build(folder, theta.numel())
@@ -116,8 +126,18 @@ def load_model(folder: Path | str, *, trust: bool = False) -> nn.Module:
     if read_marker(folder) is None:
         check_first_format(folder, Experiment.parse(read_toml(folder / "experiment.toml")), layout)
     flat.load(layout.from_canonical({"theta": theta})["theta"], moment.vectors["buffers"])
-    _check_vector(folder, moment, flat)
+    if which == "last":
+        _check_vector(folder, moment, flat)
     return flat.release()
+
+
+def _kept(folder: Path, which: str) -> str:
+    """The file that a model is kept in."""
+    if which not in ("last", "best"):
+        raise InputError(f"which = {which!r}: must be 'last' or 'best'")
+    if which == "best" and not os.path.lexists(folder / BEST):
+        raise InputError(f"{folder}: has no {BEST}; a run keeps one with the callback best-checkpoint")
+    return BEST if which == "best" else CHECKPOINT
 
 
 def _server_vector(folder: Path, moment: ServerState, name: str) -> Tensor:

@@ -1,16 +1,16 @@
-"""From a description and its ingredients to a result: play the rounds, keep the folder, tell the observers.
+"""From a description and its ingredients to a result: play the rounds, keep the folder, tell the callbacks.
 
 This is where the rooms meet; each part of the work lives in its own.
 """
 
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
 from fedacg.runs import provenance
 from fedacg.runs.build import Ingredients, plan
+from fedacg.runs.callbacks import Callback, RunView, named_callbacks
 from fedacg.runs.client_states import ClientStates, scratch_folder
 from fedacg.runs.folder import CLIENTS, RunFolder
 from fedacg.runs.history import History, Reached
@@ -32,25 +33,9 @@ from fedacg.runs.model_file import ModelFile
 from fedacg.runs.recording import Recorder
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, ServerState
-from fedacg.simulation.metrics import RoundMetrics
 from fedacg.simulation.sampling import Presence, Sampling
+from fedacg.simulation.scoring import Metric
 from fedacg.version import __version__
-
-
-class Observer(Protocol):
-    """Someone who looks on: a progress display, a logger. An observer cannot change a run."""
-
-    def begin(self, experiment: Experiment, done: int) -> None:
-        """A run starts, or goes on after `done` rounds."""
-        ...
-
-    def round(self, metrics: RoundMetrics, history: History) -> None:
-        """A round has ended; `history` includes it."""
-        ...
-
-    def end(self) -> None:
-        """The run has ended, or was stopped."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -67,6 +52,21 @@ class Result:
     """Figures of the whole run, as in summary.json."""
     folder: Path | None
 
+    @property
+    def stopped_early(self) -> str | None:
+        """Why a callback ended the run before its last round; None if none did."""
+        reason: str | None = self.summary.get("stopped_early")
+        return reason
+
+    def __repr__(self) -> str:
+        """A few lines: what was run, how it ended, where it is."""
+        summary = self.summary
+        lines = [f"Result of {summary['name']}: {summary['method']}, seed {summary['seed']}"]
+        lines += [f"  {self.history!r}"]
+        lines += [f"  stopped early: {self.stopped_early}"] if self.stopped_early else []
+        lines += [f"  model {type(self.model).__name__}, {summary['parameters']:,} parameters"]
+        return "\n".join([*lines, f"  in {self.folder}"] if self.folder else lines)
+
 
 def play(
     experiment: Experiment,
@@ -78,18 +78,20 @@ def play(
     engine: Engine | None = None,
     cohorts: Sequence[Sequence[int]] | None = None,
     presence: Presence | None = None,
-    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Callback] = (),
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Result:
     """Play an experiment to its end, from the start or from where its folder stands.
 
     An engine may be given to be used again afterwards, cohorts to be asked in place of drawn ones, and where
-    clients come and go of themselves, who is there.
+    clients come and go of themselves, who is there. Callbacks and metrics are beside those that the experiment
+    names.
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: a run is either gone on with or replaced")
-    planned = plan(
-        experiment, ingredients, cohorts, presence
-    )  # refuses what does not fit before anything is begun
+    # Refuses what does not fit before anything is begun.
+    planned = plan(experiment, ingredients, cohorts, presence, metrics)
+    callbacks = [*named_callbacks(experiment.callbacks), *callbacks]
     layout = Layout.of(ingredients.module, ingredients.channels_last)
     store = RunFolder(folder, layout) if folder else None
     own_engine = None
@@ -118,7 +120,7 @@ def play(
                 if presence is None:
                     _check_cohorts(history, federation.sampling)
                 federation.resume(moment, history)
-            return _play(experiment, ingredients, federation, memory, store, history, observers)
+            return _Play(experiment, ingredients, federation, memory, store, history, callbacks).result()
     finally:
         if own_engine:
             own_engine.close()
@@ -126,67 +128,105 @@ def play(
             store.close()
 
 
-def _play(
-    experiment: Experiment,
-    ingredients: Ingredients,
-    federation: Federation,
-    memory: ClientStates,
-    store: RunFolder | None,
-    history: History,
-    observers: Sequence[Observer],
-) -> Result:
-    for observer in observers:
-        observer.begin(experiment, federation.server.round)
-    try:
-        _play_rounds(federation, memory, store, history, experiment.save.seconds, observers)
-    finally:
-        for observer in observers:
-            observer.end()
-    flat = _flat(ingredients, federation.server)
-    vector = flat.canonical()
-    summary = summarise(experiment, history, vector)
-    if origin := ingredients.data.origin:
-        summary["data"] = asdict(origin)
-    if found := ingredients.data.checksums:
-        summary["checksums"] = dict(found)
-    if store:
-        store.finish(summary)
-    return Result(flat.release(), history, vector, summary, store.path if store else None)
+class _Play:
+    """A federation that is played to its end, or until a callback or the user stops it."""
 
+    def __init__(
+        self,
+        experiment: Experiment,
+        ingredients: Ingredients,
+        federation: Federation,
+        memory: ClientStates,
+        store: RunFolder | None,
+        history: History,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        self._experiment, self._ingredients, self._federation = experiment, ingredients, federation
+        self._memory, self._store, self._history, self._callbacks = memory, store, history, callbacks
 
-def _play_rounds(
-    federation: Federation,
-    memory: ClientStates,
-    store: RunFolder | None,
-    history: History,
-    save_seconds: float,
-    observers: Sequence[Observer],
-) -> None:
-    """Play what is left and save now and then; however it ends, the last whole round is saved."""
-    done = saved = federation.server
-    saved_at = monotonic()
-    try:
-        for metrics in federation.run():
-            history.append(metrics)
-            if store:
-                store.append(metrics)
-            done = federation.server
-            for observer in observers:
-                observer.round(metrics, history)
-            if store is None:
-                memory.forget(done.round)  # nobody can go back
-            elif monotonic() - saved_at >= save_seconds:
+    def result(self) -> Result:
+        """Play what is left, and say what came of it."""
+        stopping = self._tell("begin", None)
+        try:
+            if stopping is None or not self._history:
+                stopping = self._rounds()
+            if stopping is not None:
+                self._conclude()
+        finally:
+            self._tell("end", stopping)
+        flat = self._flat()
+        vector = flat.canonical()
+        summary = summarise(self._experiment, self._history, vector)
+        if stopping is not None:
+            summary["stopped_early"] = stopping
+        if origin := self._ingredients.data.origin:
+            summary["data"] = asdict(origin)
+        if found := self._ingredients.data.checksums:
+            summary["checksums"] = dict(found)
+        store = self._store
+        if store:
+            store.finish(summary)
+        return Result(flat.release(), self._history, vector, summary, store.path if store else None)
+
+    def _tell(self, what: Literal["begin", "round", "end"], stopping: str | None) -> str | None:
+        """Tell all callbacks; why the run is to stop, if one of them says so."""
+        store, server = self._store, self._federation.server
+        view = RunView(
+            self._experiment,
+            self._history,
+            store.path if store else None,
+            model=lambda: self._flat(server).release(),
+            save=(lambda: store.save_best(server)) if store else None,
+            stopping=stopping,
+        )
+        for callback in self._callbacks:
+            getattr(callback, what)(view)
+        return view.stopping
+
+    def _rounds(self) -> str | None:
+        """Play and save now and then; however it ends, the last whole round is saved."""
+        federation, store, memory = self._federation, self._store, self._memory
+        done = saved = federation.server
+        saved_at, stopping = monotonic(), None
+        try:
+            for metrics in federation.run():
+                self._history.append(metrics)
+                if store:
+                    store.append(metrics)
+                done = federation.server
+                stopping = self._tell("round", None)
+                if store is None:
+                    memory.forget(done.round)  # nobody can go back
+                elif monotonic() - saved_at >= self._experiment.save.seconds:
+                    _save(store, done, memory)
+                    saved, saved_at = done, monotonic()
+                if stopping is not None:
+                    break
+        except RunError as error:
+            if store and done.round:
+                error.add_note(f"round {done.round} is kept in {store.checkpoint_path}")
+            raise
+        finally:
+            if store and done.round < federation.server.round == store.rounds:
+                done = federation.server  # Ctrl-C came between a round's line and here
+            if store and done is not saved:
                 _save(store, done, memory)
-                saved, saved_at = done, monotonic()
-    except RunError as error:
-        if store and done.round:
-            error.add_note(f"round {done.round} is kept in {store.checkpoint_path}")
-        raise
-    finally:
-        if store and done.round < federation.server.round == store.rounds:
-            done = federation.server  # Ctrl-C came between a round's line and here
-        if store and done is not saved:
-            _save(store, done, memory)
+        return stopping if done.round < self._experiment.rounds else None
+
+    def _conclude(self) -> None:
+        """Look at what the last round of a run is looked at with, where a run ends before it was meant to."""
+        concluded = self._federation.conclude()
+        if concluded is not None:
+            self._history.replace_last(concluded)
+            if self._store:
+                self._store.rewrite(self._history)
+
+    def _flat(self, server: ServerState | None = None) -> FlatModel:
+        """The model with the server's vectors in it."""
+        flat = FlatModel(clone(self._ingredients.module), channels_last=self._ingredients.channels_last)
+        vectors = (server or self._federation.server).vectors
+        flat.load(released(vectors), vectors["buffers"])
+        return flat
 
 
 def _save(store: RunFolder, moment: ServerState, memory: ClientStates) -> None:
@@ -198,7 +238,7 @@ def _save(store: RunFolder, moment: ServerState, memory: ClientStates) -> None:
 
 def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[str, Any]:
     """The figures of a whole run, with what is needed to compare and to reproduce them."""
-    targets = experiment.evaluate.targets
+    targets, goals = experiment.evaluate.targets, experiment.evaluate.all_goals
     averages = history.moving_average()
     return {
         "name": experiment.name,
@@ -208,8 +248,8 @@ def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[
         "accuracy": history.accuracy[-1] if averages else None,
         "moving_average": averages[-1] if averages else None,
         "targets": list(targets),
-        "rounds_to": {f"{t:g}": str(Reached.of(history.rounds_to(t), history.rounds)) for t in targets},
-        "bytes_to": {f"{t:g}": str(Reached.of(history.bytes_to(t), history.total_bytes)) for t in targets},
+        "rounds_to": {g.key: str(Reached.of(history.rounds_to(g), history.rounds)) for g in goals},
+        "bytes_to": {g.key: str(Reached.of(history.bytes_to(g), history.total_bytes)) for g in goals},
         "bytes_down": history.bytes_down,
         "bytes_up": history.bytes_up,
         "seconds": history.seconds,
@@ -236,13 +276,6 @@ def _notes(history: History) -> list[str]:
         return []
     number = f"{len(unsound)} of {len(evaluated)} evaluated rounds, first in round {unsound[0]}"
     return [f"the test loss is not a finite number in {number}: outputs that are not numbers count as wrong"]
-
-
-def _flat(ingredients: Ingredients, moment: ServerState) -> FlatModel:
-    """The model with the server's vectors in it."""
-    flat = FlatModel(clone(ingredients.module), channels_last=ingredients.channels_last)
-    flat.load(released(moment.vectors), moment.vectors["buffers"])
-    return flat
 
 
 def _check_states(job: Job, history: History, memory: ClientStates) -> None:

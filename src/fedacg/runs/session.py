@@ -13,7 +13,8 @@ from fedacg.config.sections import EngineSettings
 from fedacg.data.examples import FederatedData
 from fedacg.engines import Engine
 from fedacg.runs.build import Ingredients, load_data, prepare
-from fedacg.runs.runner import Observer, Result, play
+from fedacg.runs.callbacks import Callback
+from fedacg.runs.runner import Result, play
 
 
 class Session:
@@ -48,7 +49,7 @@ class Session:
         resume: bool = False,
         overwrite: bool = False,
         cohorts: Sequence[Sequence[int]] | None = None,
-        observers: Sequence[Observer] = (),
+        callbacks: Sequence[Callback] = (),
     ) -> Result:
         """Play one of them, as `runner.play` does."""
         ingredients = ingredients or self.prepare(experiment)
@@ -62,5 +63,5 @@ class Session:
             overwrite=overwrite,
             engine=self._engine,
             cohorts=cohorts,
-            observers=observers,
+            callbacks=callbacks,
         )

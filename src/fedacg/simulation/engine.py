@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,17 @@ from fedacg.core.devices import Device, count
 from fedacg.core.messages import Kinds, Message, kind_bytes
 from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, clone
-from fedacg.data.examples import FederatedData
+from fedacg.data.examples import Examples, FederatedData, TensorExamples, labels
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
 from fedacg.methods.rules import State
 from fedacg.models.staged import StagedModel
+from fedacg.simulation.scoring import Aim, Evaluation
+
+Held = Literal["test", "validation"]
+"""What no client trains on."""
+See = Callable[[Tensor, Tensor], None]
+"""Is shown the outputs and labels of one chunk after the other."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,17 @@ class Job:
         flat = FlatModel(clone(self.module))
         assert isinstance(flat.module, StagedModel)
         return flat.module.eval().features(flat.prepare(self.data.pipeline(x))).shape[1]
+
+    def held(self, part: Held) -> Examples:
+        """The examples of a part that no client trains on."""
+        return (self.data.test if part == "test" else self.data.validation) or TensorExamples(*torch.empty(2, 0))
+
+    @cached_property
+    def aim(self) -> Aim:
+        """What is to be learned, from the loss and the first chunk of labels there are."""
+        known = next((held for part in get_args(Held) if len(held := self.held(part))), self.data.clients[0])
+        sample = labels(known, torch.arange(min(len(known), self.evaluate_batch)))
+        return Aim.of(self.method.empirical.function, sample)
 
     @cached_property
     def traffic(self) -> "Traffic":
@@ -141,18 +158,6 @@ def as_row(message: Message) -> Message:
     return {name: tensor.unsqueeze(0) for name, tensor in message.items()}
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Sums over test examples; those of disjoint parts add up."""
-
-    examples: int
-    loss: float
-    correct: int
-
-    def __add__(self, other: "Evaluation") -> "Evaluation":
-        return Evaluation(self.examples + other.examples, self.loss + other.loss, self.correct + other.correct)
-
-
 ClientMemory = Callable[[int], Message]
 """What a client kept of its last visit, nothing at its first."""
 
@@ -188,8 +193,11 @@ class Engine(Protocol):
         """Have the clients of these tasks do their work."""
         ...
 
-    def evaluate(self, model: Message) -> Evaluation:
-        """Sums over all test examples there are for a model given as `theta` and `buffers`."""
+    def evaluate(self, model: Message, part: Held = "test", see: See | None = None) -> Evaluation:
+        """Sums over a part of the data that is held out, for a model given as `theta` and `buffers`.
+
+        `see` is shown outputs and labels, in this process and in the order of the examples whoever computed them.
+        """
         ...
 
     def close(self) -> None: ...
@@ -206,16 +214,8 @@ def groups(tasks: Sequence[Task], largest: int) -> list[Sequence[Task]]:
 
 
 def chunks(examples: int, size: int) -> list[tuple[int, int]]:
-    """The test set in parts of a fixed size, so that sums do not depend on the number of workers."""
+    """A set in parts of a fixed size, so that sums do not depend on the number of workers."""
     return [(first, min(first + size, examples)) for first in range(0, examples, size)]
-
-
-def total(parts: Sequence[Evaluation]) -> Evaluation:
-    """The sum of evaluations, in order."""
-    result = Evaluation(0, 0.0, 0)
-    for part in parts:
-        result = result + part
-    return result
 
 
 def check_device(name: Device) -> None:

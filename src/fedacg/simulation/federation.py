@@ -3,7 +3,7 @@
 Knows neither processes nor the run folder: an engine trains, and whoever iterates over the rounds saves them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
@@ -17,11 +17,12 @@ from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import RunError
 from fedacg.methods.rules import State, Totals, released
 from fedacg.simulation.drift import Drift
-from fedacg.simulation.engine import Answers, Engine, Evaluation, Job, Task, Training
+from fedacg.simulation.engine import Answers, Engine, Held, Job, Task, Training
 from fedacg.simulation.metrics import RoundMetrics
 from fedacg.simulation.replies import Probe, Replies
 from fedacg.simulation.sampling import Attendance, Sampling
 from fedacg.simulation.schedule import rate_of_round
+from fedacg.simulation.scoring import Evaluation, Metric, Scorer
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,10 @@ class Federation:
         evaluate: EvaluateSettings,
         memory: Memory,
         probes: Sequence[Probe] = (),
+        metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
+        self._metrics = metrics or {}
         self.sampling, self._evaluate = sampling, evaluate
         self._drift = Drift(job.module)
         self._probes = (self._drift, *probes)
@@ -99,7 +102,7 @@ class Federation:
         waited += replies.seconds + asked_first.seconds
         aggregated = perf_counter()
 
-        test = self._test(state, round)
+        tested = self._look(state, self._due(round.number))
         self.server = ServerState(round.number, state)
         return RoundMetrics(
             round=round.number,
@@ -114,10 +117,11 @@ class Federation:
             seconds_train=waited,
             seconds_aggregate=aggregated - start - waited,
             seconds_evaluate=perf_counter() - aggregated,
-            test_accuracy=test.correct / test.examples if test and self.job.data.classes else None,
-            test_loss=test.loss / test.examples if test else None,
+            test_accuracy=tested.accuracy,
+            test_loss=tested.loss,
             client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
             drift=self._drift.figures(rule.momentum(state)) if replies.clients else None,
+            scores=tested.scores or None,
             extra={"lost": {str(client): why for client, why in training.lost.items()}} if training.lost else {},
         )
 
@@ -159,13 +163,66 @@ class Federation:
             for answer in answers:
                 self.memory.write(round.number, answer.client, answer.keep)
 
-    def _test(self, state: State, round: Round) -> Evaluation | None:
-        """How the server's model does, in rounds that are evaluated."""
-        if round.number % self._evaluate.every and round.number != self.rounds:
+    def conclude(self) -> RoundMetrics | None:
+        """The last round with all that the last round of a run is evaluated on; None where nothing was missing.
+
+        For a run that ends before it was meant to.
+        """
+        last, start = self._history[-1], perf_counter()
+        missing = self._parts() - self._due(last.round)
+        if not missing:
             return None
+        tested = self._look(self.server.vectors, missing)
+        concluded = replace(
+            last,
+            test_accuracy=last.test_accuracy if tested.accuracy is None else tested.accuracy,
+            test_loss=last.test_loss if tested.loss is None else tested.loss,
+            scores={**(last.scores or {}), **tested.scores} or None,
+            seconds_evaluate=last.seconds_evaluate + perf_counter() - start,
+        )
+        self._history[-1] = concluded
+        return concluded
+
+    def _parts(self) -> set[Held]:
+        return {"test", "validation"} if self.job.data.validation is not None else {"test"}
+
+    def _due(self, number: int) -> set[Held]:
+        """What is looked at in a round: nothing between evaluations; the test set perhaps only at the end."""
+        if number == self.rounds:
+            return self._parts()
+        if number % self._evaluate.every:
+            return set()
+        return self._parts() if self._evaluate.test == "every" else self._parts() - {"test"}
+
+    def _look(self, state: State, parts: set[Held]) -> "_Tested":
+        """How the server's model does on these parts of the data."""
         model = {"theta": released(state), "buffers": state["buffers"]}
-        test = self.engine.evaluate(model)
-        return test if test.examples else None
+        found = _Tested()
+        for part in sorted(parts):
+            scorer = Scorer(self._metrics)
+            sums = self.engine.evaluate(model, part, scorer.see)
+            if sums.examples:
+                found.add(part, sums, scorer)
+        return found
+
+
+class _Tested:
+    """What the evaluation of a round gives."""
+
+    def __init__(self) -> None:
+        self.accuracy: float | None = None
+        self.loss: float | None = None
+        self.scores: dict[str, float] = {}
+
+    def add(self, part: Held, sums: Evaluation, scorer: Scorer) -> None:
+        if part == "test":
+            self.accuracy, self.loss = sums.accuracy, sums.mean_loss
+        else:
+            if sums.accuracy is not None:
+                self.scores[f"{part}/accuracy"] = sums.accuracy
+            self.scores[f"{part}/loss"] = sums.mean_loss
+        for name, value in {**sums.figures(), **scorer.figures()}.items():
+            self.scores[f"{part}/{name}"] = value
 
 
 class _FirstExchange:

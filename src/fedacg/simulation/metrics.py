@@ -6,9 +6,10 @@ Accuracies are fractions; percent is a matter of display.
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Self
 
+from fedacg.config.goals import ALIASES
 from fedacg.core import files
 from fedacg.errors import InputError
 
@@ -56,10 +57,23 @@ class RoundMetrics:
 
     def score(self, name: str) -> float | None:
         """A figure by its name, `test_accuracy` or one of `scores`; None in a round without it."""
-        if name in _FIGURES:
+        name = ALIASES.get(name, name)
+        if name in FIGURES:
             value: float | None = getattr(self, name)
             return value
         return (self.scores or {}).get(name)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the model was looked at in this round, on whatever data."""
+        held = (name.partition("/")[0] in EVALUATED for name in self.scores or {})
+        return self.test_loss is not None or any(held)
+
+    def unevaluated(self, *, test_only: bool = False) -> "RoundMetrics":
+        """The same without what an evaluation found, as of a round that is not the last after all."""
+        sets = ("test",) if test_only else EVALUATED
+        kept = {name: value for name, value in (self.scores or {}).items() if name.partition("/")[0] not in sets}
+        return replace(self, test_accuracy=None, test_loss=None, scores=kept or None)
 
     def to_json(self) -> str:
         """One line of strict JSON with a checksum: what is None is absent, a number that is not finite is null."""
@@ -190,8 +204,10 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "drift": _table,
     "scores": _scores,
 }
-_FIGURES = ("test_accuracy", "test_loss", "train_loss", "lr")
+FIGURES = ("test_accuracy", "test_loss", "train_loss", "lr")
 """Those of the fields that a target, a callback or a curve may ask for by name, beside all `scores`."""
+EVALUATED = ("test", "validation", "clients")
+"""The sets whose figures in `scores` come of evaluations, which not every round has."""
 _REQUIRED = [
     item.name for item in fields(RoundMetrics) if item.default is MISSING and item.default_factory is MISSING
 ]

@@ -16,9 +16,10 @@ from fedacg.methods.parts import Forward
 from fedacg.methods.upload import Memory
 from fedacg.methods.visit import Assignment, Departure
 from fedacg.simulation import fused
-from fedacg.simulation.engine import Answer, Answers, Evaluation, Job, Task, Traffic, as_row, check_device
+from fedacg.simulation.engine import Answer, Answers, Held, Job, See, Task, Traffic, as_row, check_device
 from fedacg.simulation.local import full_gradient, train
 from fedacg.simulation.schedule import rates_of_steps, total_rate
+from fedacg.simulation.scoring import Evaluation, measure
 
 _HOST = torch.device("cpu")
 
@@ -161,15 +162,21 @@ class Worker:
         return Answers(group, sizes, [0.0] * len(group), upload={"gradient": torch.stack(rows)}, keep={})
 
     @torch.no_grad()
-    def evaluate(self, model: Message, first: int, last: int) -> Evaluation:
-        """Sums over the test examples from `first` up to `last`."""
+    def evaluate(
+        self, model: Message, first: int, last: int, part: Held = "test", see: See | None = None
+    ) -> Evaluation:
+        """Sums over the examples of a part from `first` up to `last`, whose outputs are shown to `see`."""
         flat, data = self.flat, self._data
         flat.load(model["theta"], model["buffers"])
         flat.module.eval()
-        x, y = fetch(data.test, torch.arange(first, last), self.device)
+        held = data.validation if part == "validation" else data.test
+        assert held is not None
+        x, y = fetch(held, torch.arange(first, last), self.device)
         forward = Forward(flat.module, flat.prepare(data.pipeline(x)), y)
         loss = float(self.job.method.empirical(forward)) * len(y)
-        return Evaluation(len(y), loss, _correct(forward.logits, y))
+        if see is not None:
+            see(forward.logits.cpu(), y.cpu())
+        return measure(self.job.aim, forward.logits, y, loss)
 
     def _receive(self, broadcast: Message) -> Message:
         """A round's broadcast on the device, where it is copied once."""
@@ -274,14 +281,6 @@ def _column(numbers: Sequence[float], like: Tensor) -> Tensor:
 
 def _to(message: Message, device: torch.device) -> Message:
     return {name: tensor.to(device) for name, tensor in message.items()}
-
-
-def _correct(logits: Tensor, y: Tensor) -> int:
-    """How many labels are the largest logit; none where the outputs are not one row of logits an example."""
-    if y.is_floating_point() or logits.dim() != 2:
-        return 0
-    # A row with an output that is not a number has no largest: it is wrong, whatever the label.
-    return int(((logits.argmax(dim=1) == y) & ~logits.isnan().any(dim=1)).sum())
 
 
 def _label_counts(examples: Examples, classes: int) -> Tensor:

@@ -27,7 +27,11 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Kim, Kim, Han, CVPR 2024",
         link="https://arxiv.org/abs/2201.03172",
         equation="φ = θ + λm; ℓ + β/2 ‖w − φ‖²; m ← λm + Δ; θ ← θ + m",
-        options={"lam": fraction(0.85, 0.8, 0.85, 0.9), "beta": rate(0.01, 0.1, 0.01, 0.001), "server_lr": positive(1.0)},
+        options={
+            "lam": fraction(0.85, 0.8, 0.85, 0.9),
+            "beta": rate(0.01, 0.1, 0.01, 0.001),
+            "server_lr": positive(1.0),
+        },
         build="fedacg.methods.fedacg:fedacg",
     ),
     Entry(
@@ -64,7 +68,11 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Reddi et al., ICLR 2021",
         link="https://arxiv.org/abs/2003.00295",
         equation="v ← v + Δ²; θ ← θ + η_g m/(√v + τ)",
-        options={"beta1": fraction(0.0), "tau": positive(0.001, 0.0001, 0.001, 0.01), "server_lr": positive(0.01, 0.003, 0.01, 0.03)},
+        options={
+            "beta1": fraction(0.0),
+            "tau": positive(0.001, 0.0001, 0.001, 0.01),
+            "server_lr": positive(0.01, 0.003, 0.01, 0.03),
+        },
         build="fedacg.methods.fedadagrad:fedadagrad",
     ),
     Entry(

@@ -37,7 +37,8 @@ from fedacg.engines.supervisor import (
     widest_window,
 )
 from fedacg.errors import InputError, RunError
-from fedacg.simulation.engine import Answers, ClientMemory, Evaluation, Job, Task, Training, groups, recall
+from fedacg.simulation.engine import Answers, ClientMemory, Held, Job, See, Task, Training, groups, recall
+from fedacg.simulation.scoring import Evaluation
 from fedacg.simulation.worker import Worker
 from fedacg.version import __version__
 
@@ -273,9 +274,9 @@ class RayEngine:
             assert isinstance(trained, TrainedByParcel)
             yield unpack(trained.answers)
 
-    def evaluate(self, model: Message) -> Evaluation:
+    def evaluate(self, model: Message, part: Held = "test", see: See | None = None) -> Evaluation:
         self._announce(model)
-        return evaluate(self._pool, self._job)
+        return evaluate(self._pool, self._job, part, see)
 
     def close(self) -> None:
         self._pool.close()

@@ -1,0 +1,233 @@
+"""Callbacks: whoever looks on while a run goes on, and may ask to stop it or to keep a model.
+
+Progress displays and loggers are callbacks like a user's own. Those of the package keep no state but the history,
+which a resumed run has again.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from torch import nn
+
+from fedacg.config.experiment import Experiment
+from fedacg.config.goals import rises
+from fedacg.config.sections import CallbackSettings
+from fedacg.core.plugins import is_plugin, load_function
+from fedacg.errors import InputError
+from fedacg.runs.history import History
+from fedacg.simulation.metrics import RoundMetrics
+
+_KEY = "callbacks"
+
+
+class RunView:
+    """A run as callbacks see it, after a round or before the first. Nothing done to it changes the run."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        history: History,
+        folder: Path | None = None,
+        model: Callable[[], nn.Module] | None = None,
+        save: Callable[[], None] | None = None,
+        *,
+        stopping: str | None = None,
+    ) -> None:
+        self.experiment, self.history, self.folder = experiment, history, folder
+        self._make, self._save = model, save
+        self.stopping = stopping
+        """Why the run is to stop, if somebody has asked for it."""
+
+    @property
+    def done(self) -> int:
+        """The rounds that have been played."""
+        return self.history.rounds
+
+    @property
+    def metrics(self) -> RoundMetrics:
+        """What the last round measured."""
+        return self.history[-1]
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """A copy of the server's model as it is now, made when it is first asked for."""
+        if self._make is None:
+            raise InputError(f"{_KEY}: there is no model here")
+        return self._make()
+
+    def save(self) -> None:
+        """Keep the server's model as it is now in the run folder, as `best.safetensors`, in place of an older."""
+        if self._save is None:
+            raise InputError(f"{_KEY}: a model is kept in a run folder; say which with out=")
+        self._save()
+
+    def stop(self, reason: str) -> None:
+        """Ask that this round be the last; the run is then finished, and its summary says why."""
+        self.stopping = self.stopping or reason or "stopped by a callback"
+
+
+class Callback(Protocol):
+    """Told of a run as it goes on. A class that derives from it need only have the methods it is about."""
+
+    def begin(self, run: RunView) -> None:
+        """A run starts, or goes on after `run.done` rounds, whose history is there: what is kept is made of it."""
+        return
+
+    def round(self, run: RunView) -> None:
+        """A round has ended and is in the history."""
+        return
+
+    def end(self, run: RunView) -> None:
+        """The run has ended, or was interrupted."""
+        return
+
+
+class OnRound(Callback):
+    """A function that is called with every round's metrics."""
+
+    def __init__(self, function: Callable[[RoundMetrics], Any]) -> None:
+        self._function = function
+
+    def round(self, run: RunView) -> None:
+        self._function(run.metrics)
+
+
+class _Follows(Callback):
+    """Follows one figure: a name, or by default the first of validation accuracy, validation loss and the run's
+    headline that there is."""
+
+    def __init__(self, metric: str = "", mode: Literal["auto", "max", "min"] = "auto") -> None:
+        if mode not in ("auto", "max", "min"):
+            raise InputError(f"{_KEY}: mode = {mode!r}: must be 'max', 'min' or 'auto', which goes by the name")
+        if not isinstance(metric, str):
+            raise InputError(f"{_KEY}: metric = {metric!r}: must be the name of a figure, such as test_accuracy")
+        self._metric, self._mode = metric, mode
+
+    def _figure(self, history: History) -> str:
+        if self._metric:
+            return self._metric
+        chosen = ("validation/accuracy", "validation/loss")
+        return next((name for name in chosen if history.series(name)), history.headline)
+
+    def _best(self, history: History, least: float = 0.0) -> tuple[int, float] | None:
+        """The round in which the figure was best, the first of equals, and its value there.
+
+        Gains of no more than `least` over the best so far do not count.
+        """
+        figure = self._figure(history)
+        sign = 1 if self._mode == "max" or (self._mode == "auto" and rises(figure)) else -1
+        best: tuple[int, float] | None = None
+        for number, value in history.series(figure).items():
+            if best is None or sign * (value - best[1]) > least:
+                best = number, value
+        return best
+
+    def _check(self, run: RunView) -> None:
+        """Refuse a figure that no round has."""
+        if not self._metric or not run.metrics.evaluated:
+            return
+        if all(metrics.score(self._metric) is None for metrics in run.history):
+            known = ", ".join(run.history.figure_names)
+            raise InputError(f"{_KEY}: metric = {self._metric!r}: no round has it; there are {known}")
+
+
+class EarlyStopping(_Follows):
+    """Stops when a figure has not become better for so many rounds."""
+
+    def __init__(
+        self,
+        metric: str = "",
+        patience: int = 10,
+        mode: Literal["auto", "max", "min"] = "auto",
+        least: float = 0.0,
+    ) -> None:
+        super().__init__(metric, mode)
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+            raise InputError(f"{_KEY}: patience = {patience!r}: must be a number of rounds, 1 or more")
+        if not isinstance(least, int | float) or not 0 <= least < math.inf:
+            raise InputError(f"{_KEY}: least = {least!r}: must be a number of at least 0")
+        self._patience, self._least = patience, least
+
+    def begin(self, run: RunView) -> None:
+        if run.done:
+            self.round(run)
+
+    def round(self, run: RunView) -> None:
+        self._check(run)
+        best = self._best(run.history, self._least)
+        if best is not None and run.done - best[0] >= self._patience:
+            figure = self._figure(run.history)
+            waited = f"in the {run.done - best[0]} rounds since round {best[0]}"
+            run.stop(f"{figure} has not become better than {best[1]:.4g} {waited}")
+
+
+class TimeLimit(Callback):
+    """Stops after the round in which the rounds of a run have taken so many seconds, those before a resume too."""
+
+    def __init__(self, seconds: float) -> None:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise InputError(f"{_KEY}: seconds = {seconds!r}: must be a number greater than 0")
+        self._seconds = seconds
+
+    def begin(self, run: RunView) -> None:
+        if run.done:
+            self.round(run)
+
+    def round(self, run: RunView) -> None:
+        spent = run.history.seconds["total"]
+        if spent >= self._seconds:
+            run.stop(f"the rounds took {spent:.4g} s, and the limit is {self._seconds:g} s")
+
+
+class BestCheckpoint(_Follows):
+    """Keeps the model of the round in which a figure was best, for `load_model(folder, which="best")`."""
+
+    def begin(self, run: RunView) -> None:
+        if run.folder is None:
+            raise InputError(f"{_KEY}: BestCheckpoint keeps a model in the run folder; say which with out=")
+
+    def round(self, run: RunView) -> None:
+        self._check(run)
+        best = self._best(run.history)
+        if best is not None and best[0] == run.done:
+            run.save()
+
+
+OURS: dict[str, type[Callback]] = {
+    "early-stopping": EarlyStopping,
+    "time-limit": TimeLimit,
+    "best-checkpoint": BestCheckpoint,
+}
+
+
+def check_callbacks(callbacks: object) -> list[Callback]:
+    """Callbacks as a user gives them; what cannot be one is refused. A class is called to make one."""
+    if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
+        raise InputError(f"{_KEY} = {callbacks!r}: must be a list of callbacks")
+    found = []
+    for each in callbacks:
+        made = each() if isinstance(each, type) else each
+        for name in ("begin", "round", "end"):
+            if not callable(getattr(made, name, None)):
+                raise InputError(
+                    f"{_KEY}: {type(made).__name__} has no method {name}; derive it from fedacg.Callback"
+                )
+        found.append(made)
+    return found
+
+
+def named_callbacks(settings: Sequence[CallbackSettings]) -> list[Callback]:
+    """The callbacks that a description names, made with their options."""
+    found = []
+    for each in settings:
+        make = load_function(_KEY, each.name) if is_plugin(each.name) else OURS[each.name]
+        try:
+            inspect.signature(make).bind(**each.options)
+        except TypeError as error:
+            raise InputError(f"{_KEY}: {each.name}: {error}") from None
+        found.append(make(**each.options))
+    return check_callbacks(found)
