@@ -1,4 +1,4 @@
-"""Tuning: declared spaces, equal budgets, points drawn once, halving, and what a smaller budget would have found."""
+"""Tuning: declared spaces, equal budgets, points drawn once, halving, and what a budget buys."""
 
 import itertools
 import math

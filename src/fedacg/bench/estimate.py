@@ -16,7 +16,7 @@ import torch
 from fedacg.config.experiment import Experiment
 from fedacg.data.examples import ViewExamples
 from fedacg.errors import RunError
-from fedacg.runs.build import Ingredients, make_job, sampling
+from fedacg.runs.build import Ingredients, make_clock, make_job, sampling
 from fedacg.runs.folder import is_finished
 from fedacg.runs.history import History, read_metrics
 from fedacg.runs.session import Session
@@ -78,9 +78,9 @@ def estimate(session: Session, runs: Mapping[Path, Experiment]) -> dict[Path, Es
 def count(experiment: Experiment, ingredients: Ingredients) -> Work:
     """What the rounds add up to, without playing them: who takes part is known beforehand."""
     clients, local = ingredients.data.clients, experiment.local
-    traffic = make_job(experiment, ingredients).traffic
-    down, up = traffic.bytes_down, traffic.bytes_up
-    draws = sampling(experiment, len(clients))
+    job = make_job(experiment, ingredients)
+    down, up = job.traffic.bytes_down, job.traffic.bytes_up
+    draws = sampling(experiment, len(clients), clock=make_clock(experiment, job))
     asked = answered = steps = 0
     for round in range(1, experiment.rounds + 1):
         attendance = draws.attendance(round)

@@ -134,8 +134,8 @@ class Study:
                 raise InputError(f"--methods: {method!r} stands there twice")
         self.out, self.strategy, self.budget = out, strategy, trials
         self._plain = tree
-        held_out = tree.get("data", {}).get("validation")
-        self._tree = tree if held_out else override(tree, [f"data.validation={HELD_OUT}"])
+        held_out = tree.get("data", {}).get("validation") or HELD_OUT
+        self._tree = override(tree, [f"data.validation={held_out}", "evaluate.test=end"])
         self.rungs = rungs(strategy, Experiment.parse(tree).rounds)
         seed = tree.get("seed", 0)
         self.spaces = {method: space_of(method, tree, rates, more or {}) for method in methods}

@@ -14,7 +14,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from fedacg.config.recipe import write_toml
 from fedacg.config.sections import (
     AnalysisSettings,
+    AsynchronousSettings,
     CallbackSettings,
+    ClockSettings,
     CohortSettings,
     DataSettings,
     EngineSettings,
@@ -48,6 +50,8 @@ class Experiment(Section):
     cohort: CohortSettings = CohortSettings()
     population: PopulationSettings = PopulationSettings()
     failures: FailureSettings = FailureSettings()
+    clock: ClockSettings = ClockSettings()
+    asynchronous: AsynchronousSettings = AsynchronousSettings()
     local: LocalSettings = LocalSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     engine: EngineSettings = EngineSettings()

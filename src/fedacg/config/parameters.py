@@ -27,6 +27,8 @@ class Parameters(TypedDict, total=False):
     cohort: Table | None
     population: Table | None
     failures: Table | None
+    clock: Table | None
+    asynchronous: Table | None
     local: Table | None
     evaluate: Table | None
     engine: str | Table | None

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from fedacg.config import methods
 from fedacg.config.goals import Goal
-from fedacg.config.names import CALLBACKS, DATA_SETS, GIVEN, MODELS, SPLITS
+from fedacg.config.names import CALLBACKS, DATA_SETS, GIVEN, MODELS, PROFILES, SPLITS
 from fedacg.core.plugins import announced, is_plugin, may_import
 from fedacg.errors import InputError, SettingError, unknown
 
@@ -224,6 +224,50 @@ class FailureSettings(Section):
     """Probability that a client only does part of its local steps."""
     work: float = Field(0.5, gt=0, le=1)
     """That part; at least one step is done."""
+
+
+class ClockSettings(Section):
+    """How long a visit takes in a federation of real devices, and who is waited for."""
+
+    profile: str = ""
+    """Devices and links of the clients: `phones`, `hospitals`, `datacentre`, or a trace, which is a file.csv."""
+    deadline: float = Field(0.0, ge=0)
+    """Seconds after which a round ends without those who are late; 0 waits for everybody."""
+    over_select: float = Field(1.0, ge=1)
+    """Ask so many times as many clients, and take the first answers."""
+
+    @field_validator("profile")
+    @classmethod
+    def _known_profile(cls, profile: str) -> str:
+        if profile.endswith(".csv"):
+            return str(Path(profile).resolve())
+        if profile and profile not in PROFILES:
+            raise InputError(f"{unknown('clock profile', profile, PROFILES)}, or a file.csv")
+        return profile
+
+    @model_validator(mode="after")
+    def _a_clock_is_there(self) -> Self:
+        for key, idle in (("deadline", 0), ("over_select", 1)):
+            value = getattr(self, key)
+            if value != idle and not self.profile:
+                raise SettingError(f"clock.{key}", f"{value:g}", "has no effect, as clock.profile is not set")
+        return self
+
+    @property
+    def drops(self) -> bool:
+        """Whether answers may come too late."""
+        return self.deadline > 0 or self.over_select > 1
+
+
+class AsynchronousSettings(Section):
+    """Rounds that wait for nobody: the server moves whenever so many answers have come."""
+
+    buffer: int = Field(0, ge=0)
+    """Answers that make a step of the server; 0 plays synchronous rounds."""
+    staleness: float = Field(0.5, ge=0)
+    """An answer to a broadcast of τ steps ago weighs (1 + τ)^−a; 0 weighs all the same."""
+    aggregate: Literal["updates", "models"] = "updates"
+    """Add up what clients changed, as FedBuff does, or mix their models into the server's, as FedAsync does."""
 
 
 class LocalSettings(Section):

@@ -29,6 +29,7 @@ from fedacg.models import parameters
 from fedacg.runs.history import human_bytes
 from fedacg.runs.provenance import checksums
 from fedacg.simulation import fused
+from fedacg.simulation.clock import Clock
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, Memory
 from fedacg.simulation.replies import Probe
@@ -85,6 +86,7 @@ def check_needs(
 ) -> None:
     """Refuse a method whose needs this federation does not meet."""
     everybody = experiment.cohort.count(clients) == clients and experiment.cohort.draw == "exact"
+    everybody = everybody and not experiment.clock.drops
     if cohorts is not None:
         everybody = all(len(cohort) == clients for cohort in cohorts)
     met = {
@@ -165,6 +167,7 @@ def sampling(
     clients: int,
     cohorts: Sequence[Sequence[int]] | None = None,
     presence: Presence | None = None,
+    clock: Clock | None = None,
 ) -> Sampling:
     """Who takes part in the rounds of a federation of so many clients."""
     experiment.check_cohorts(clients)
@@ -176,7 +179,15 @@ def sampling(
         failures=experiment.failures,
         cohorts=cohorts,
         presence=presence,
+        clock=clock,
     )
+
+
+def make_clock(experiment: Experiment, job: Job) -> Clock | None:
+    """The clock of a federation, if it has one."""
+    if not experiment.clock.profile:
+        return None
+    return Clock(experiment.clock, job, experiment.seed_of("cohorts"))
 
 
 @dataclass(frozen=True)
@@ -215,6 +226,8 @@ def plan(
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
     check_needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
     job = make_job(experiment, ingredients, _group(experiment, ingredients, draws.size))
+    if clock := make_clock(experiment, job):
+        draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence, clock)
     return Plan(
         experiment, job, draws, {**named_metrics(experiment.evaluate.metrics), **check_metrics(metrics or {})}
     )

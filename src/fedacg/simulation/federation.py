@@ -16,6 +16,7 @@ from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import RunError
 from fedacg.methods.rules import State, Totals, released
+from fedacg.simulation.clock import CLOCK
 from fedacg.simulation.drift import Drift
 from fedacg.simulation.engine import Answers, Engine, Held, Job, Task, Training
 from fedacg.simulation.metrics import RoundMetrics
@@ -121,9 +122,16 @@ class Federation:
             test_loss=tested.loss,
             client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
             drift=self._drift.figures(rule.momentum(state)) if replies.clients else None,
-            scores=tested.scores or None,
+            scores={**tested.scores, **self._time(attendance.seconds)} or None,
             extra={"lost": {str(client): why for client, why in training.lost.items()}} if training.lost else {},
         )
+
+    def _time(self, seconds: float) -> dict[str, float]:
+        """Where the clock stands when a round ends that took so long; nothing without a clock."""
+        if self.sampling.clock is None:
+            return {}
+        before = self._history[-1].score(CLOCK) if self._history else 0.0
+        return {CLOCK: (before or 0.0) + seconds}
 
     def _context(self, number: int) -> Round:
         lr = rate_of_round(self.job.local, number, self.rounds)
