@@ -86,6 +86,23 @@ class Experiment(Section):
         self.population.check(clients)
         self.cohort.check(self.population.present or clients)
 
+    @model_validator(mode="after")
+    def _asynchronous_rounds_have_no_end_to_wait_for(self) -> Self:
+        own = self.asynchronous
+        if own.buffer:
+            if self.clock.drops:
+                raise InputError(
+                    "clock.deadline, clock.over_select: nobody waits in asynchronous rounds; leave them out"
+                )
+            if self.analysis.rounds or self.analysis.every:
+                raise InputError("analysis: asynchronous rounds have no cohort to record; leave it out")
+            return self
+        for key, default in AsynchronousSettings().model_dump().items():
+            if getattr(own, key) != default:
+                why = "has no effect, as asynchronous.buffer is 0"
+                raise SettingError(f"asynchronous.{key}", repr(getattr(own, key)), why)
+        return self
+
     @classmethod
     def parse(cls, tree: Mapping[str, Any]) -> Self:
         """The experiment a tree of settings describes; what is wrong with it in one InputError."""

@@ -29,6 +29,7 @@ from fedacg.models import parameters
 from fedacg.runs.history import human_bytes
 from fedacg.runs.provenance import checksums
 from fedacg.simulation import fused
+from fedacg.simulation.asynchronous import AsynchronousFederation
 from fedacg.simulation.clock import Clock
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, Memory
@@ -93,9 +94,26 @@ def check_needs(
         "full participation": everybody and not experiment.population.present and not experiment.failures.drop,
         "uniform weights": experiment.cohort.weights == "uniform",
     }
+    if experiment.asynchronous.buffer:
+        check_asynchronous(experiment, method, cohorts, clients)
+        met["full participation"] = False
     for need in sorted(method.needs):
         if not met.get(need, True):
             raise InputError(f"method.name = {experiment.method.name!r}: needs {NEEDS[need]}")
+
+
+def check_asynchronous(
+    experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int
+) -> None:
+    """Refuse what has no meaning where rounds wait for nobody."""
+    buffer, there = experiment.asynchronous.buffer, experiment.population.present or clients
+    if buffer > there:
+        raise SettingError("asynchronous.buffer", str(buffer), f"there are only {there} clients")
+    if method.rule.first_exchange:
+        what = "its rounds have two exchanges, and asynchronous ones have none to wait for"
+        raise InputError(f"method.name = {experiment.method.name!r}: {what}")
+    if cohorts is not None:
+        raise InputError("cohorts: asynchronous rounds ask one client after the other; leave them out")
 
 
 @dataclass(frozen=True)
@@ -183,10 +201,8 @@ def sampling(
     )
 
 
-def make_clock(experiment: Experiment, job: Job) -> Clock | None:
-    """The clock of a federation, if it has one."""
-    if not experiment.clock.profile:
-        return None
+def make_clock(experiment: Experiment, job: Job) -> Clock:
+    """The clock of a federation; without a profile nothing takes any time."""
     return Clock(experiment.clock, job, experiment.seed_of("cohorts"))
 
 
@@ -201,16 +217,19 @@ class Plan:
 
     def federation(self, engine: Engine, memory: Memory, probes: Sequence[Probe]) -> Federation:
         """The federation before its first round."""
-        return Federation(
-            self.job,
-            engine,
-            rounds=self.experiment.rounds,
-            sampling=self.sampling,
-            evaluate=self.experiment.evaluate,
-            memory=memory,
-            probes=probes,
-            metrics=self.metrics,
-        )
+        experiment, job = self.experiment, self.job
+        shared: dict[str, Any] = {
+            "rounds": experiment.rounds,
+            "sampling": self.sampling,
+            "evaluate": experiment.evaluate,
+            "memory": memory,
+            "probes": probes,
+            "metrics": self.metrics,
+        }
+        if not experiment.asynchronous.buffer:
+            return Federation(job, engine, **shared)
+        clock = make_clock(experiment, job)
+        return AsynchronousFederation(job, engine, settings=experiment.asynchronous, clock=clock, **shared)
 
 
 def plan(
@@ -226,7 +245,8 @@ def plan(
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
     check_needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
     job = make_job(experiment, ingredients, _group(experiment, ingredients, draws.size))
-    if clock := make_clock(experiment, job):
+    if experiment.clock.profile and not experiment.asynchronous.buffer:
+        clock = make_clock(experiment, job)
         draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence, clock)
     return Plan(
         experiment, job, draws, {**named_metrics(experiment.evaluate.metrics), **check_metrics(metrics or {})}

@@ -31,6 +31,7 @@ from fedacg.runs.folder import CLIENTS, RunFolder
 from fedacg.runs.history import History, Reached
 from fedacg.runs.model_file import ModelFile
 from fedacg.runs.recording import Recorder
+from fedacg.simulation.asynchronous import VERSION
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import Federation, ServerState
 from fedacg.simulation.sampling import Presence, Sampling
@@ -117,7 +118,7 @@ def play(
             if moment is not None:
                 _check_fit(moment, federation.server)
                 _check_states(planned.job, history, memory)
-                if presence is None:
+                if presence is None and not experiment.asynchronous.buffer:
                     _check_cohorts(history, federation.sampling)
                 federation.resume(moment, history)
             return _Play(experiment, ingredients, federation, memory, store, history, callbacks).result()
@@ -299,7 +300,8 @@ def _check_cohorts(history: History, sampling: Sampling) -> None:
 
 def _check_fit(found: ServerState, expected: ServerState) -> None:
     """Refuse a checkpoint of another model or method."""
-    for name in sorted(found.vectors.keys() | expected.vectors.keys()):
+    names = {name for name in found.vectors.keys() | expected.vectors.keys() if not name.startswith(VERSION)}
+    for name in sorted(names):
         ours, theirs = expected.vectors.get(name), found.vectors.get(name)
         if ours is None or theirs is None or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             shapes = [None if v is None else (tuple(v.shape), str(v.dtype)) for v in (theirs, ours)]

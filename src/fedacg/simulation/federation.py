@@ -100,30 +100,57 @@ class Federation:
             self._keep(round, answers)
         if totals.count:  # when nobody answers, nothing moves and nothing decays
             state = {**rule.step(state, totals, round), "buffers": replies.buffers}
-        waited += replies.seconds + asked_first.seconds
-        aggregated = perf_counter()
+        return self._finish(
+            round,
+            state,
+            replies,
+            (start, waited + replies.seconds + asked_first.seconds),
+            cohort=attendance.asked,
+            stragglers=[client for client in attendance.stragglers if client not in training.lost],
+            bytes_down=len(attendance.asked) * message_bytes(broadcast),
+            bytes_first=asked_first.bytes,
+            lost=training.lost,
+            scores=self._time(attendance.seconds),
+        )
 
+    def _finish(
+        self,
+        round: Round,
+        state: State,
+        replies: Replies,
+        since: tuple[float, float],
+        *,
+        cohort: tuple[int, ...],
+        stragglers: Sequence[int],
+        bytes_down: int,
+        bytes_first: int = 0,
+        lost: Mapping[int, str] | None = None,
+        scores: Mapping[str, float],
+    ) -> RoundMetrics:
+        """Evaluate where a round has taken the server, and measure it; `since` when it began, and time waited."""
+        start, waited = since
+        aggregated = perf_counter()
         tested = self._look(state, self._due(round.number))
         self.server = ServerState(round.number, state)
         return RoundMetrics(
             round=round.number,
             lr=round.lr,
-            cohort=attendance.asked,
+            cohort=cohort,
             answered=tuple(replies.clients),
-            stragglers=tuple(c for c in attendance.stragglers if c not in training.lost) or None,
+            stragglers=tuple(stragglers) or None,
             examples=sum(replies.examples),
             train_loss=replies.loss,
-            bytes_down=len(attendance.asked) * message_bytes(broadcast),
-            bytes_up=asked_first.bytes + replies.bytes,
+            bytes_down=bytes_down,
+            bytes_up=bytes_first + replies.bytes,
             seconds_train=waited,
             seconds_aggregate=aggregated - start - waited,
             seconds_evaluate=perf_counter() - aggregated,
             test_accuracy=tested.accuracy,
             test_loss=tested.loss,
             client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
-            drift=self._drift.figures(rule.momentum(state)) if replies.clients else None,
-            scores={**tested.scores, **self._time(attendance.seconds)} or None,
-            extra={"lost": {str(client): why for client, why in training.lost.items()}} if training.lost else {},
+            drift=self._drift.figures(self.job.method.rule.momentum(state)) if replies.clients else None,
+            scores={**tested.scores, **scores} or None,
+            extra={"lost": {str(client): why for client, why in lost.items()}} if lost else {},
         )
 
     def _time(self, seconds: float) -> dict[str, float]:
