@@ -163,7 +163,7 @@ class Clock:
             warnings.simplefilter("ignore", UserWarning)
             with torch.backends.mkldnn.flags(enabled=False):  # whose recurrent layers would not be counted
                 rehearse(self._job)
-        return counter.get_total_flops() / FEW
+        return float(counter.get_total_flops()) / FEW
 
     def close(self, times: Mapping[int, float], asked: int, wanted: int) -> tuple[Sequence[int], float]:
         """Whose answers are taken, in ascending order, and how long the round lasts.
