@@ -78,9 +78,14 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "COLUMNS": "80"},
-        # Tests that are run in the background may have been told to ignore Ctrl-C, and children would be, too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=_heed_signals,
     )
+
+
+def _heed_signals() -> None:
+    """Undo what tests in the background, or under nohup, were made to ignore: children would ignore it, too."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def lines(folder: Path) -> int:
