@@ -165,6 +165,9 @@ SAME = (
     "analysis.every=5",
     "evaluate.targets=[0.5]",
     "evaluate.client_losses=true",
+    'evaluate.goals=["test_loss<=0.3"]',
+    'evaluate.metrics=["my_package:f1"]',
+    'callbacks=["best-checkpoint"]',
     "data.partial=true",
 )
 """What may differ in the same experiment."""

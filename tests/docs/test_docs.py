@@ -211,6 +211,8 @@ def allowed(annotation: Any, bounds: list[Any]) -> str:
         if get_origin(inner) is Annotated:
             kind, field = get_args(inner)
             return f"list of {allowed(kind, field.metadata).replace('number', 'numbers', 1)}"
+        if issubclass(inner, Section):
+            return "list of names or tables"
         return f"list of {allowed(inner, [])}s"
     words = {bool: "true or false", str: "text", int: "whole number", float: "number"}[annotation]
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}

@@ -84,10 +84,16 @@ def run(
 
     from fedacg.cli.progress import make_progress
     from fedacg.runs.build import prepare
+    from fedacg.runs.folder import is_played
     from fedacg.runs.loggers import make_loggers
     from fedacg.runs.runner import play
 
     console = Console()
+    if resume and is_played(folder, experiment):
+        words = (
+            f"{folder}: this run is finished, and nothing is left to resume; --set rounds={2 * experiment.rounds}"
+        )
+        console.print(f"{words} would go on with it", highlight=False, markup=False, soft_wrap=True)
     callbacks = [*make_progress(console, quiet), *make_loggers(log or [], folder)]
     try:
         with interruptible():
@@ -245,23 +251,42 @@ def stopped(console: "Console", again: str, folders: Iterable[Path]) -> typer.Ex
     return typer.Exit(STOPPED)
 
 
+def _headline(result: "Result") -> list[tuple[str, str]]:
+    """The figure that stands for a run without accuracy."""
+    values = result.history.series(result.history.headline)
+    if result.history.accuracy or not values:
+        return []
+    return [(result.history.headline, f"{next(reversed(values.values())):.4g}")]
+
+
+def _goals(result: "Result") -> list[tuple[str, str]]:
+    from fedacg.config.goals import Goal
+
+    reached = result.summary["rounds_to"]
+    goals = {key: Goal.parse(key) if "=" in key else Goal.accuracy(float(key)) for key in reached}
+    return [(f"rounds to {goals[key].title}", rounds) for key, rounds in reached.items()]
+
+
 def _print_result(console: "Console", result: "Result") -> None:
     from fedacg.runs.history import human_bytes
 
     summary = result.summary
     rows = [
+        *_headline(result),
         *(
             (name.replace("_", " "), f"{100 * summary[name]:.2f} %")
             for name in ("accuracy", "moving_average")
             if summary[name] is not None
         ),
-        *((f"rounds to {100 * float(t):g} %", rounds) for t, rounds in summary["rounds_to"].items()),
+        *_goals(result),
         ("sent", human_bytes(summary["bytes_down"] + summary["bytes_up"])),
         ("seconds", f"{summary['seconds']['total']:.1f}"),
         ("vector sha256", summary["vector_sha256"][:16] + "…"),
         ("folder", str(result.folder)),
     ]
     for name, value in rows:
-        console.print(f"{name:16}{value}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{f'{name} ':16}{value}", highlight=False, markup=False, soft_wrap=True)
+    if result.stopped_early:
+        console.print(f"stopped early: {result.stopped_early}", highlight=False, markup=False, soft_wrap=True)
     for note in summary["notes"]:
         console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)

@@ -7,7 +7,8 @@ before anything else is done, with the field, the value and what is allowed.
 import json
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, Self, TypeVar
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -44,6 +45,10 @@ class Experiment(Section):
     seed: int = Field(0, ge=0)
     seeds: SeedSettings = SeedSettings()
     rounds: int = Field(100, ge=1)
+    start: str = ""
+    """The folder of a run whose model this one starts from; by default from weights drawn by the seed."""
+    start_vectors: Literal["model", "server"] = "model"
+    """What is taken from there: the model alone, or all vectors of the server, of the same method."""
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     method: MethodSettings = MethodSettings()
@@ -73,6 +78,29 @@ class Experiment(Section):
             if round > self.rounds:
                 raise InputError(f"analysis.rounds has {round}: must be at most rounds = {self.rounds}")
         return self
+
+    @field_validator("start")
+    @classmethod
+    def _absolute(cls, path: str) -> str:
+        """A description must mean the same wherever it is read."""
+        return str(Path(path).resolve()) if path else ""
+
+    @model_validator(mode="after")
+    def _started_from_something(self) -> Self:
+        if self.start_vectors != "model" and not self.start:
+            raise SettingError("start_vectors", repr(self.start_vectors), "has no effect, as start is not set")
+        return self
+
+    def __repr__(self) -> str:
+        """Two lines: what is run on what, and with which settings that are not the defaults."""
+        plain, ours = flatten(Experiment().model_dump()), flatten(self.model_dump())
+        what = f"{self.method.name} on {self.data.name} with {self.model.name}"
+        head = f"{what}, {self.rounds} rounds, seed {self.seed}"
+        said = ("name", "method.name", "data.name", "model.name", "rounds", "seed")
+        other = [
+            f"{key}={show(value)}" for key, value in ours.items() if key not in said and plain.get(key) != value
+        ]
+        return f"Experiment {self.name}: {head}" + (f"\n  {' '.join(other)}" if other else "")
 
     @model_validator(mode="after")
     def _clients_make_up_a_cohort(self) -> Self:

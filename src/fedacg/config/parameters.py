@@ -23,6 +23,8 @@ class Parameters(TypedDict, total=False):
     seed: int
     seeds: Table | None
     rounds: int
+    start: str
+    start_vectors: str
     method: str | Table
     cohort: Table | None
     population: Table | None
@@ -52,6 +54,9 @@ class Parameters(TypedDict, total=False):
     layout: Annotated[str, "model.layout"]
     evaluate_every: Annotated[int, "evaluate.every"]
     targets: Annotated[Sequence[float], "evaluate.targets"]
+    goals: Annotated[Sequence[str], "evaluate.goals"]
+    validation: Annotated[float, "data.validation"]
+    validation_from: Annotated[str, "data.validation_from"]
     workers: Annotated[int, "engine.workers"]
     fuse: Annotated[str, "engine.fuse"]
     device: Annotated[str, "engine.device"]
@@ -63,6 +68,7 @@ class RecipeParameters(Parameters, total=False):
 
     data: str | Table
     model: str | Table
+    callbacks: Sequence[str | Table]
 
 
 NAMES = tuple(get_type_hints(Parameters))

@@ -95,6 +95,10 @@ class DataSettings(Section):
     """A saved split to use in place of drawing one."""
     augment: bool = False
     """Rotate, crop and flip training images."""
+    validation: float = Field(0.0, ge=0, lt=1)
+    """The part that is held out to choose by, and evaluated when the test set is; 0 holds out nothing."""
+    validation_from: Literal["examples", "clients", "test"] = "examples"
+    """Of what: of every client's examples, of the clients, or of the test set."""
 
     @field_validator("name")
     @classmethod
@@ -113,6 +117,13 @@ class DataSettings(Section):
     def _absolute(cls, path: str) -> str:
         """A description must mean the same wherever it is read."""
         return str(Path(path).resolve()) if path else ""
+
+    @model_validator(mode="after")
+    def _something_is_held_out(self) -> Self:
+        if self.validation_from != "examples" and not self.validation:
+            why = "has no effect, as data.validation is 0"
+            raise SettingError("data.validation_from", repr(self.validation_from), why)
+        return self
 
 
 class ModelSettings(Section):
@@ -178,7 +189,7 @@ class CohortSettings(Section):
     @field_validator("draw")
     @classmethod
     def _known_draw(cls, name: str) -> str:
-        return _named("draw", "samplers", name, ("exact", "coin"))
+        return name if name == GIVEN else _named("draw", "samplers", name, ("exact", "coin"))
 
     def check(self, clients: int) -> None:
         """Refuse a cohort that `clients` clients cannot make up."""

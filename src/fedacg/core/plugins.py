@@ -1,7 +1,8 @@
 """Users' own code by name: the one place where a name such as `my_data:wine` becomes an import.
 
 A name is `module:attribute`, or one that an installed package announces as an entry point of the group
-`fedacg.methods`, `fedacg.parts`, `fedacg.models`, `fedacg.data`, `fedacg.samplers` or `fedacg.schedules`.
+`fedacg.methods`, `fedacg.parts`, `fedacg.models`, `fedacg.data`, `fedacg.samplers`, `fedacg.schedules`,
+`fedacg.metrics` or `fedacg.callbacks`.
 
 An experiment may name code, and a run folder holds an experiment that somebody else may have written. Whoever only
 reads a run folder does so inside `reading`, and there nothing is imported unless the user said so.

@@ -298,6 +298,9 @@ class _Mover:
     @overload
     def move(self, value: Clients) -> Clients: ...
     def move(self, value: Examples | Clients) -> Examples | Clients:
+        if move_parts := getattr(value, "moved", None):
+            moved: Examples | Clients = move_parts(self.move)
+            return moved
         match value:
             case TensorExamples():
                 return self._copy(value)

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedacg.config.experiment import Experiment
 from fedacg.core.files import safe_name
 from fedacg.core.vector import clone, trainable
-from fedacg.errors import InputError
+from fedacg.errors import InputError, SettingError
 from fedacg.flower.checks import Refused
 from fedacg.flower.engine import GridEngine
 from fedacg.flower.membership import FILE, Membership, NamedRoll, Roll, SplitRoll
@@ -84,6 +84,9 @@ def _roll(experiment: Experiment, options: ServerOptions, folder: Path, members:
         data = load_data(experiment)
         nodes.gather(options.nodes or len(data.clients))
         return SplitRoll(data)
+    if experiment.data.validation:
+        why = "the nodes' data are their own, and the server cannot hold out any of them"
+        raise SettingError("data.validation", f"{experiment.data.validation:g}", why)
     count = options.nodes or experiment.data.clients
     if count == 0:
         raise InputError("nodes = 0: with nodes' own data, say how many must be there before the first round")

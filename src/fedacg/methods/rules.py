@@ -95,6 +95,9 @@ class ServerRule(ABC):
     first_exchange: bool = False
     """Whether clients first send the full gradient of their losses at φ; `learn` is given its mean."""
 
+    counts_rounds: bool = False
+    """Whether what it does depends on how many rounds there are in all, `Round.rounds`."""
+
     def init(self, theta: Tensor) -> State:
         """The state before the first round."""
         return {"theta": theta}
@@ -151,6 +154,7 @@ class Around(ServerRule):
         self.inner = inner
         self.needs = self.needs | inner.needs
         self.first_exchange = self.first_exchange or inner.first_exchange
+        self.counts_rounds = self.counts_rounds or inner.counts_rounds
 
     def init(self, theta: Tensor) -> State:
         return self.inner.init(theta)

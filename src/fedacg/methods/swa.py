@@ -17,6 +17,8 @@ from fedacg.methods.rules import Around, ServerRule, State, Totals, released
 class WeightAverage(Around):
     """θ̄ ← θ̄ + (θ − θ̄)/n in the last rounds; θ moves as the inner rule has it"""
 
+    counts_rounds = True
+
     def __init__(self, start: float, inner: ServerRule) -> None:
         super().__init__(inner)
         self.start = start

@@ -18,10 +18,11 @@ from fedacg.data.examples import Examples
 from fedacg.data.own import Pair, from_pairs
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.parts import LossFunction
-from fedacg.runs.build import Ingredients, prepare, sampling
+from fedacg.runs.build import Ingredients, prepare, sampling, set_aside
 from fedacg.runs.callbacks import Callback, OnRound, check_callbacks
 from fedacg.runs.runner import Result, play
 from fedacg.simulation.metrics import RoundMetrics
+from fedacg.simulation.sampling import Sampler
 from fedacg.simulation.scoring import Metric
 
 
@@ -34,11 +35,12 @@ def run(
     loss: LossFunction | None = None,
     channels_last: bool | None = None,
     cohorts: Sequence[Sequence[int]] | None = None,
+    sampler: Sampler | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     metrics: Mapping[str, Metric] | None = None,
-    callbacks: Sequence[Callback | type[Callback]] | None = None,
+    callbacks: Sequence[Callback | type[Callback] | str | Mapping[str, Any]] | None = None,
     on_round: Callable[[RoundMetrics], None] | None = None,
     **settings: Unpack[Parameters],
 ) -> Result:
@@ -60,8 +62,9 @@ def run(
         channels_last: Memory layout of convolutions, which is the key `model.layout`; by default the model's own
             wish, if it has one.
         cohorts: The clients of every round, for tests and replays, in place of sampling.
+        sampler: A function that chooses the clients of a round; it is given a `Draw`, which has the history.
         out: A run folder to write; by default nothing is written.
-        resume: Go on with the run in `out`.
+        resume: Go on with the run in `out`; with more `rounds` than it was begun with, beyond its end.
         overwrite: Replace the run in `out`.
         metrics: Metrics of one's own by name, beside loss and accuracy: functions of the outputs and labels of the
             whole test set, or objects with `update(outputs, labels)`, `compute()` and `reset()`. They go into the
@@ -97,6 +100,13 @@ def run(
                 f"{given[0]}: an experiment is given; say it there, as in fedacg.recipe(…, rounds=50)"
             )
         ingredients = prepare(experiment)
+    if sampler is not None:
+        if not callable(sampler):
+            raise InputError(f"sampler = {sampler!r}: must be a function of a Draw, see docs/bring-your-own.md")
+        if cohorts is not None:
+            raise InputError("sampler: cohorts are given as well; leave one of them out")
+        cohort = experiment.cohort.model_copy(update={"draw": GIVEN})
+        experiment = experiment.model_copy(update={"cohort": cohort})
     if loss is not None:
         if not callable(loss):
             raise InputError(f"loss: is a {type(loss).__name__}; must be a function of outputs and labels")
@@ -110,6 +120,7 @@ def run(
         resume=resume,
         overwrite=overwrite,
         cohorts=cohorts,
+        sampler=sampler,
         callbacks=[*looking, *([OnRound(on_round)] if on_round else [])],
         metrics=metrics,
     )
@@ -130,6 +141,7 @@ def _own(
         raise InputError(f"model: is a {type(model).__name__}; must be a torch.nn.Module")
     tree, spell = to_tree(settings, NAMES)
     federated = from_pairs(clients, test)
+    given = len(federated.clients)
     described = tree.setdefault("model", {})
     if channels_last is not None:
         if not isinstance(channels_last, bool):
@@ -138,12 +150,13 @@ def _own(
             raise InputError("channels_last: is given as layout as well; leave one of them out")
         described["layout"] = "channels-last" if channels_last else "default"
     described["name"] = f"{GIVEN}:{type(model).__name__}"
-    tree["data"] = {"name": GIVEN, "clients": len(federated.clients), "split": "natural"}
+    tree["data"] = {**tree.get("data", {}), "name": GIVEN, "clients": given, "split": "natural"}
     engine = tree.setdefault("engine", {})
     alone = engine.get("workers") is None or (isinstance(engine["workers"], int) and engine["workers"] == 0)
     engine.setdefault("name", "serial" if alone else "processes")
     experiment = parse(Experiment, {"name": GIVEN, **tree}, spell)
     try:
+        federated = set_aside(experiment, federated)
         sampling(experiment, len(federated.clients))
     except SettingError as error:
         raise error.under(spell(error.key)) from None

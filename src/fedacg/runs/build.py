@@ -20,7 +20,8 @@ from fedacg.core.plugins import is_plugin, load
 from fedacg.core.randomness import numpy_generator, stream_seed
 from fedacg.core.vector import FlatModel, clone, trainable
 from fedacg.data.catalogue import federate
-from fedacg.data.examples import FederatedData, ViewExamples
+from fedacg.data.examples import FederatedData
+from fedacg.data.held_out import draw, hold_out
 from fedacg.data.own import from_pairs
 from fedacg.engines import Engine
 from fedacg.errors import InputError, SettingError
@@ -32,9 +33,9 @@ from fedacg.simulation import fused
 from fedacg.simulation.asynchronous import AsynchronousFederation
 from fedacg.simulation.clock import Clock
 from fedacg.simulation.engine import Job
-from fedacg.simulation.federation import Federation, Memory
+from fedacg.simulation.federation import Federation, Memory, ServerState, first_server
 from fedacg.simulation.replies import Probe
-from fedacg.simulation.sampling import Presence, Sampling
+from fedacg.simulation.sampling import Presence, Sampler, Sampling
 from fedacg.simulation.scoring import Metric, check_metrics
 
 _VECTORS = 4
@@ -141,12 +142,19 @@ def load_data(experiment: Experiment) -> FederatedData:
     """The data a description names, dealt to its clients."""
     if experiment.data.name == GIVEN:
         raise InputError("data.name = 'python': these data were given from Python; run that program again")
-    federated = federate(experiment.data, experiment.seed_of("split"))
-    if 0 < experiment.evaluate.examples < len(federated.test):
-        rng = numpy_generator(experiment.seed_of("split"), "test examples")
-        drawn = rng.choice(len(federated.test), size=experiment.evaluate.examples, replace=False)
-        federated = replace(federated, test=ViewExamples(federated.test, torch.from_numpy(drawn).sort().values))
+    federated = set_aside(experiment, federate(experiment.data, experiment.seed_of("split")))
     return replace(federated, checksums=checksums(federated))
+
+
+def set_aside(experiment: Experiment, federated: FederatedData) -> FederatedData:
+    """The data with what a description holds out for validation, and no more to evaluate than it says."""
+    seed, most = experiment.seed_of("split"), experiment.evaluate.examples
+    held = hold_out(federated, experiment.data, seed)
+    test = draw(held.test, most, numpy_generator(seed, "test examples"))
+    if held.validation is None:
+        return replace(held, test=test)
+    validation = draw(held.validation, most, numpy_generator(seed, "validation examples"))
+    return replace(held, test=test, validation=validation)
 
 
 def check_methods(experiments: Iterable[Experiment]) -> None:
@@ -185,6 +193,7 @@ def sampling(
     clients: int,
     cohorts: Sequence[Sequence[int]] | None = None,
     presence: Presence | None = None,
+    sampler: Sampler | None = None,
     clock: Clock | None = None,
 ) -> Sampling:
     """Who takes part in the rounds of a federation of so many clients."""
@@ -197,6 +206,7 @@ def sampling(
         failures=experiment.failures,
         cohorts=cohorts,
         presence=presence,
+        sampler=sampler,
         clock=clock,
     )
 
@@ -214,6 +224,10 @@ class Plan:
     job: Job
     sampling: Sampling
     metrics: Mapping[str, Metric]
+
+    def first(self) -> ServerState:
+        """The server before the first round."""
+        return first_server(self.job)
 
     def federation(self, engine: Engine, memory: Memory, probes: Sequence[Probe]) -> Federation:
         """The federation before its first round."""
@@ -238,16 +252,17 @@ def plan(
     cohorts: Sequence[Sequence[int]] | None = None,
     presence: Presence | None = None,
     metrics: Mapping[str, Metric] | None = None,
+    sampler: Sampler | None = None,
 ) -> Plan:
     """Put a description and its ingredients together, or refuse what does not fit."""
     check_numbers(experiment, ingredients.module)
     check_labels(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
-    draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence)
+    draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence, sampler)
     check_needs(experiment, ingredients.method, cohorts, len(ingredients.data.clients))
     job = make_job(experiment, ingredients, _group(experiment, ingredients, draws.size))
     if experiment.clock.profile and not experiment.asynchronous.buffer:
         clock = make_clock(experiment, job)
-        draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence, clock)
+        draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence, sampler, clock)
     return Plan(
         experiment, job, draws, {**named_metrics(experiment.evaluate.metrics), **check_metrics(metrics or {})}
     )

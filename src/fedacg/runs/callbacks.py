@@ -6,14 +6,14 @@ which a resumed run has again.
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from torch import nn
 
-from fedacg.config.experiment import Experiment
+from fedacg.config.experiment import Experiment, parse
 from fedacg.config.goals import rises
 from fedacg.config.sections import CallbackSettings
 from fedacg.core.plugins import is_plugin, load_function
@@ -208,8 +208,12 @@ def check_callbacks(callbacks: object) -> list[Callback]:
     """Callbacks as a user gives them; what cannot be one is refused. A class is called to make one."""
     if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
         raise InputError(f"{_KEY} = {callbacks!r}: must be a list of callbacks")
-    found = []
+    found: list[Callback] = []
     for each in callbacks:
+        if isinstance(each, str | Mapping):
+            settings = parse(CallbackSettings, {"name": each} if isinstance(each, str) else each)
+            found += named_callbacks([settings])
+            continue
         made = each() if isinstance(each, type) else each
         for name in ("begin", "round", "end"):
             if not callable(getattr(made, name, None)):

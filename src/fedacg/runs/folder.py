@@ -65,6 +65,8 @@ class Marker:
     """The checksum of experiment.toml."""
     older: bool
     """Whether the run was begun by a version that knew no checksums."""
+    longer: str = ""
+    """The checksum of the experiment.toml of the run with more rounds, while that takes the place of the other."""
 
     def write(self, folder: Path) -> None:
         record = {
@@ -74,6 +76,7 @@ class Marker:
             "layout": self.layout,
             "experiment": self.experiment,
             "older": self.older,
+            **({"longer": self.longer} if self.longer else {}),
         }
         files.write_whole(folder / MARKER, files.seal(json.dumps(record, indent=2)).encode())
 
@@ -87,7 +90,8 @@ def read_marker(folder: Path) -> Marker | None:
         record = files.unseal(files.read_whole(path, files.MOST_TEXT))
         if record.get("format") != _FORMAT:
             raise InputError(f"format {record.get('format')!r}, this version reads {_FORMAT!r}")
-        return Marker(str(record["layout"]), str(record["experiment"]), bool(record["older"]))
+        longer = str(record.get("longer", ""))
+        return Marker(str(record["layout"]), str(record["experiment"]), bool(record["older"]), longer)
     except (OSError, InputError, KeyError) as error:
         raise InputError(f"{path}: {_reason(error)}") from None
 
@@ -147,8 +151,11 @@ class RunFolder:
             files.write_whole(self.experiment_path, description)
         self._open(History())
 
-    def resume(self, experiment: Experiment) -> tuple[ServerState | None, History]:
-        """Take up the run that is here: its last checkpoint, and the rounds up to it."""
+    def resume(self, experiment: Experiment, bound: str | None = None) -> tuple[ServerState | None, History]:
+        """Take up the run that is here: its last checkpoint, and the rounds up to it.
+
+        The experiment may have more rounds than it was begun with, unless `bound` says why not.
+        """
         self._check_links()
         if not os.path.lexists(self.experiment_path):
             self.begin(experiment)
@@ -156,7 +163,11 @@ class RunFolder:
         marker = read_marker(self.path)
         found = Experiment.parse(read_toml(self.experiment_path))
         check_description(self.path, marker)
-        difference = found.difference(experiment)
+        longer = found.model_copy(update={"rounds": max(found.rounds, experiment.rounds)})
+        difference = longer.difference(experiment)
+        if longer.rounds > found.rounds and not difference and bound:
+            more = f"rounds is {found.rounds} there and {experiment.rounds} here"
+            raise InputError(f"{self.path}: cannot be gone on with beyond its end: {more}, and {bound}")
         if difference:
             raise InputError(f"{self.path}: the run there is another experiment: {'; '.join(difference)}")
         self.sealed = marker is not None and not marker.older
@@ -176,7 +187,15 @@ class RunFolder:
             files.remove_drafts(self.path, _FILES, of_living=True)
             files.remove(self.path / "checkpoint.draft")  # as the first format called it
             description = files.read_whole(self.experiment_path)
+            if done < longer.rounds:
+                files.remove(self.summary_path)  # that of a run which goes on
+            if longer.rounds > found.rounds:
+                before, description = _checksum(description), longer.to_toml().encode()
+                Marker(self._layout.name, before, not self.sealed, _checksum(description)).write(self.path)
+                files.write_whole(self.experiment_path, description)
             Marker(self._layout.name, _checksum(description), older=not self.sealed).write(self.path)
+        if history and history.rounds < longer.rounds:
+            history.replace_last(_not_last(history[-1], experiment))
         self._open(history)
         return moment, history
 
@@ -283,6 +302,11 @@ def is_finished(folder: Path, experiment: Experiment) -> bool:
     return not Experiment.parse(read_toml(folder / EXPERIMENT)).difference(experiment)
 
 
+def is_played(folder: Path, experiment: Experiment) -> bool:
+    """Whether all rounds of this very experiment have been played there: a run stopped early can go on."""
+    return is_finished(folder, experiment) and "stopped_early" not in (read_summary(folder, sealed=False) or {})
+
+
 def read_summary(folder: Path, *, sealed: bool) -> dict[str, Any] | None:
     """The figures of a run that has ended; None while it has not, or where they cannot be read."""
     try:
@@ -312,7 +336,7 @@ def check_description(folder: Path, marker: Marker | None) -> None:
         content = files.read_whole(path, files.MOST_TEXT)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if marker is not None and _checksum(content) != marker.experiment:
+    if marker is not None and _checksum(content) not in (marker.experiment, marker.longer):
         raise InputError(f"{path}: was changed or damaged since the run began: its checksum does not fit")
 
 
@@ -324,6 +348,13 @@ def check_first_format(folder: Path, experiment: Experiment, layout: Layout) -> 
             f"{folder}: was written by an older version, which kept convolutions in the order of its own memory "
             "layout; this one cannot tell which that was, so run it again with --overwrite"
         )
+
+
+def _not_last(metrics: RoundMetrics, experiment: Experiment) -> RoundMetrics:
+    """A round that was the last of a run when it was evaluated, and is not any more."""
+    if metrics.round % experiment.evaluate.every:
+        return metrics.unevaluated()
+    return metrics.unevaluated(test_only=True) if experiment.evaluate.test == "end" else metrics
 
 
 def _check_place(path: Path) -> None:

@@ -31,10 +31,9 @@ from fedacg.runs.folder import CLIENTS, RunFolder
 from fedacg.runs.history import History, Reached
 from fedacg.runs.model_file import ModelFile
 from fedacg.runs.recording import Recorder
-from fedacg.simulation.asynchronous import VERSION
-from fedacg.simulation.engine import Job
+from fedacg.runs.start import bound_to_its_rounds, check_cohorts, check_fit, check_states, warm_start
 from fedacg.simulation.federation import Federation, ServerState
-from fedacg.simulation.sampling import Presence, Sampling
+from fedacg.simulation.sampling import Presence, Sampler
 from fedacg.simulation.scoring import Metric
 from fedacg.version import __version__
 
@@ -78,6 +77,7 @@ def play(
     overwrite: bool = False,
     engine: Engine | None = None,
     cohorts: Sequence[Sequence[int]] | None = None,
+    sampler: Sampler | None = None,
     presence: Presence | None = None,
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, Metric] | None = None,
@@ -91,9 +91,10 @@ def play(
     if resume and overwrite:
         raise InputError("--resume and --overwrite: a run is either gone on with or replaced")
     # Refuses what does not fit before anything is begun.
-    planned = plan(experiment, ingredients, cohorts, presence, metrics)
+    planned = plan(experiment, ingredients, cohorts, presence, metrics, sampler)
     callbacks = [*named_callbacks(experiment.callbacks), *callbacks]
     layout = Layout.of(ingredients.module, ingredients.channels_last)
+    warm = warm_start(experiment, planned.job, planned.first(), layout) if experiment.start else None
     store = RunFolder(folder, layout) if folder else None
     own_engine = None
     try:
@@ -101,7 +102,7 @@ def play(
             engine = own_engine = engines.start(experiment.engine)
         moment, history = None, History()
         if store and resume:
-            moment, history = store.resume(experiment)
+            moment, history = store.resume(experiment, bound_to_its_rounds(experiment, ingredients.method))
         elif store:
             store.begin(experiment, overwrite=overwrite)
         if store:
@@ -116,11 +117,13 @@ def play(
                 recorder.rewind(done)
             federation = planned.federation(engine, memory, [recorder] if recorder else [])
             if moment is not None:
-                _check_fit(moment, federation.server)
-                _check_states(planned.job, history, memory)
+                check_fit(moment, federation.server)
+                check_states(planned.job, history, memory)
                 if presence is None and not experiment.asynchronous.buffer:
-                    _check_cohorts(history, federation.sampling)
+                    check_cohorts(history, federation.sampling)
                 federation.resume(moment, history)
+            elif warm is not None:
+                federation.resume(warm, [])
             return _Play(experiment, ingredients, federation, memory, store, history, callbacks).result()
     finally:
         if own_engine:
@@ -149,7 +152,7 @@ class _Play:
         """Play what is left, and say what came of it."""
         stopping = self._tell("begin", None)
         try:
-            if stopping is None or not self._history:
+            if stopping is None:
                 stopping = self._rounds()
             if stopping is not None:
                 self._conclude()
@@ -277,32 +280,3 @@ def _notes(history: History) -> list[str]:
         return []
     number = f"{len(unsound)} of {len(evaluated)} evaluated rounds, first in round {unsound[0]}"
     return [f"the test loss is not a finite number in {number}: outputs that are not numbers count as wrong"]
-
-
-def _check_states(job: Job, history: History, memory: ClientStates) -> None:
-    """Refuse a folder from which states of clients have gone."""
-    seen = {client for metrics in history for client in metrics.arrived}
-    if job.traffic.kept and seen - memory.clients:
-        missing = ", ".join(map(str, sorted(seen - memory.clients)[:5]))
-        raise InputError(f"clients/: the states of clients that took part are missing, such as {missing}")
-
-
-def _check_cohorts(history: History, sampling: Sampling) -> None:
-    """Refuse to go on with other cohorts than those the run began with."""
-    for metrics in history:
-        asked = sampling.attendance(metrics.round, history[: metrics.round - 1]).asked
-        if asked != metrics.cohort:
-            raise InputError(
-                f"cohorts: round {metrics.round} asked clients {list(metrics.cohort)}, "
-                f"but with these settings it would have asked {list(asked)}"
-            )
-
-
-def _check_fit(found: ServerState, expected: ServerState) -> None:
-    """Refuse a checkpoint of another model or method."""
-    names = {name for name in found.vectors.keys() | expected.vectors.keys() if not name.startswith(VERSION)}
-    for name in sorted(names):
-        ours, theirs = expected.vectors.get(name), found.vectors.get(name)
-        if ours is None or theirs is None or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            shapes = [None if v is None else (tuple(v.shape), str(v.dtype)) for v in (theirs, ours)]
-            raise InputError(f"the checkpoint does not fit: {name} is {shapes[0]} there and {shapes[1]} here")

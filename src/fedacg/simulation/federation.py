@@ -34,6 +34,12 @@ class ServerState:
     vectors: State
 
 
+def first_server(job: Job) -> ServerState:
+    """The server before the first round."""
+    flat = FlatModel(clone(job.module), channels_last=job.channels_last)
+    return ServerState(0, {**job.first_state(flat.w), "buffers": flat.read_buffers()})
+
+
 class Memory(Protocol):
     """What clients keep between rounds."""
 
@@ -66,8 +72,8 @@ class Federation:
         self.sampling, self._evaluate = sampling, evaluate
         self._drift = Drift(job.module)
         self._probes = (self._drift, *probes)
-        flat = FlatModel(clone(job.module), channels_last=job.channels_last)
-        self.server = ServerState(0, {**job.first_state(flat.w), "buffers": flat.read_buffers()})
+        self.server = first_server(job)
+        self._ready = False
         self._history: list[RoundMetrics] = []
 
     def resume(self, server: ServerState, history: Iterable[RoundMetrics]) -> None:
@@ -76,11 +82,16 @@ class Federation:
 
     def run(self) -> Iterator[RoundMetrics]:
         """Play the rounds that are left, one at a time."""
-        self.engine.setup(self.job)
+        self._setup()
         for number in range(self.server.round + 1, self.rounds + 1):
             metrics = self._play(self._context(number))
             self._history.append(metrics)
             yield metrics
+
+    def _setup(self) -> None:
+        if not self._ready:
+            self.engine.setup(self.job)
+            self._ready = True
 
     def _play(self, round: Round) -> RoundMetrics:
         """One round: who takes part, what they are sent, what they answer, and where that takes the server."""
@@ -203,10 +214,13 @@ class Federation:
 
         For a run that ends before it was meant to.
         """
+        if not self._history:
+            return None
         last, start = self._history[-1], perf_counter()
         missing = self._parts() - self._due(last.round)
         if not missing:
             return None
+        self._setup()
         tested = self._look(self.server.vectors, missing)
         concluded = replace(
             last,

@@ -12,10 +12,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedacg.config.names import GIVEN
 from fedacg.config.sections import CohortSettings, FailureSettings, PopulationSettings
 from fedacg.core.plugins import is_plugin, load_function
 from fedacg.core.randomness import numpy_generator
-from fedacg.errors import InputError
+from fedacg.errors import InputError, SettingError
 from fedacg.simulation.clock import Clock
 from fedacg.simulation.metrics import RoundMetrics
 
@@ -50,7 +51,8 @@ class Draw:
     random: np.random.Generator
     """The round's own stream: use no other randomness, and the run resumes exactly."""
     history: Sequence[RoundMetrics]
-    """The rounds so far."""
+    """The rounds so far, the same after a resume; what each client's loss was is there with
+    `evaluate.client_losses`."""
 
 
 Sampler = Callable[[Draw], Sequence[int]]
@@ -120,6 +122,7 @@ class Sampling:
         failures: FailureSettings | None = None,
         cohorts: Sequence[Sequence[int]] | None = None,
         presence: Presence | None = None,
+        sampler: Sampler | None = None,
         clock: Clock | None = None,
     ) -> None:
         population = population or PopulationSettings()
@@ -127,7 +130,9 @@ class Sampling:
         self._cohort, self._failures, self._cohorts = cohort, failures or FailureSettings(), cohorts
         self._clients, self._seed, self.clock = clients, seed, clock
         self._presence: Presence = presence or Population(population, clients, seed)
-        self._sampler: Sampler | None = load_function(_KEY, cohort.draw) if is_plugin(cohort.draw) else None
+        self._sampler = load_function(_KEY, cohort.draw) if is_plugin(cohort.draw) else sampler
+        if cohort.draw == GIVEN and self._sampler is None and cohorts is None:
+            raise SettingError(_KEY, repr(GIVEN), "its sampler was given from Python; run that program again")
 
     @property
     def size(self) -> int:

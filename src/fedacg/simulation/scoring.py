@@ -266,6 +266,7 @@ class Scorer:
         self._metrics = metrics
         self._outputs: list[Tensor] = []
         self._labels: list[Tensor] = []
+        self._seen = False
         for metric in metrics.values():
             if isinstance(metric, Accumulating):
                 metric.reset()
@@ -276,6 +277,7 @@ class Scorer:
         return self._see if self._metrics else None
 
     def _see(self, outputs: Tensor, labels: Tensor) -> None:
+        self._seen = True
         for metric in self._metrics.values():
             if isinstance(metric, Accumulating):
                 metric.update(outputs, labels)
@@ -285,6 +287,8 @@ class Scorer:
 
     def figures(self) -> dict[str, float]:
         """What the metrics say."""
+        if not self._seen:
+            return {}
         whole = (torch.cat(self._outputs), torch.cat(self._labels)) if self._outputs else None
         found = {}
         for name, metric in self._metrics.items():
