@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from fedacg.bench.estimate import count, estimate, human_seconds
+from fedacg.bench.estimate import count, estimate
 from fedacg.bench.plan import make_plan
 from fedacg.config.experiment import Experiment
 from fedacg.data.examples import FederatedData
 from fedacg.data.files import missing
 from fedacg.methods import METHODS, build
 from fedacg.runs.build import load_data, prepare
+from fedacg.runs.history import human_seconds
 from fedacg.runs.runner import play
 from fedacg.runs.session import Session
 from support.command import Command, refused, start

@@ -1,17 +1,21 @@
 """Tuning: declared spaces, equal budgets, points drawn once, halving, and what a budget buys."""
 
+import csv
 import itertools
+import json
 import math
 from pathlib import Path
 
 import pytest
 
-from fedacg.bench.tuning import Study, draw, expected_best, rungs, score, space_of
+from fedacg.bench.tuning import Study, draw, expected_best, rungs, score, space_of, tune
 from fedacg.config.catalogue import METHODS, MODIFIERS
-from fedacg.config.recipe import Tree
+from fedacg.config.experiment import Experiment
+from fedacg.config.recipe import Tree, read_toml
 from fedacg.errors import InputError
 from fedacg.runs.history import History
 from fedacg.simulation.metrics import RoundMetrics
+from support.command import Command, refused
 
 TREE: Tree = {"rounds": 9, "data": {"clients": 20}, "cohort": {"size": 3}}
 
@@ -105,3 +109,46 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_played(
 ) -> None:
     with pytest.raises(InputError, match=words):
         Study({**TREE, "data": {"clients": 20, "validation": 0.1}}, **{"out": tmp_path, **given})
+
+
+def test_tuning_ends_with_tables_and_experiments_that_can_be_run(fedacg: Command) -> None:
+    arguments = ("tune", "tiny.toml", "-m", "fedavg,fedacg:beta=0.01", "-n", "3", "-s", "rounds=3", "--out", "out")
+    outcome = fedacg(*arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    out = fedacg.folder / "out"
+    rows = list(csv.DictReader((out / "tune.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row["method"] for row in rows] == ["fedavg"] * 3 + ["fedacg:beta=0.01"] * 3
+    for method in ("fedavg", "fedacg:beta=0.01"):
+        mine = [row for row in rows if row["method"] == method]
+        (chosen,) = [row for row in mine if row["chosen"] == "1"]
+        assert float(chosen["validation"]) == max(float(row["validation"]) for row in mine)
+        assert [row["test_accuracy"] != "" for row in mine] == [row is chosen for row in mine]
+    tuned = Experiment.parse(read_toml(out / "tuned-fedavg.toml"))
+    assert tuned.data.validation == 0
+    assert f"lr={tuned.local.lr:g}" == next(row["settings"] for row in rows if row["chosen"] == "1")
+    assert json.loads((out / "card.json").read_text(encoding="utf-8"))["budget"]["runs"] == 6
+    again = fedacg(*arguments, "--quiet")
+    assert (again.code, len(list((out / "runs").iterdir()))) == (0, 6)
+
+
+def test_halving_plays_few_trials_to_the_end_and_python_gives_the_same(fedacg: Command) -> None:
+    (found,) = tune("tiny.toml", ["fedavg"], trials=4, strategy="halving", lr=[0.01, 0.1, 0.3, 1e30], out="halved")
+    lengths = sorted(len(trial.runs) for trial in found.trials)
+    assert lengths == [1, 1, 1, 3]
+    short = [trial.scores[0] for trial in found.trials]
+    assert found.best.scores[0] == max(short)
+    assert [trial.settings["local.lr"] for trial in found.trials if trial.scores == [-math.inf]] == ["1e+30"]
+    again = fedacg(
+        "tune", "tiny.toml", "-m", "fedavg", "-n", "4", "--strategy", "halving", "--lr", "0.01,0.1,0.3,1e+30",
+        "--out", "halved", "--quiet", "--resume",
+    )  # fmt: skip
+    assert again.code == 0
+    assert "1e+30" not in (fedacg.folder / "halved" / "tuned-fedavg.toml").read_text()
+
+
+def test_a_stopped_trial_is_resumed_only_when_asked(fedacg: Command) -> None:
+    arguments = ("tune", "tiny.toml", "-m", "fedavg", "-n", "2", "-s", "rounds=2", "--out", "out", "-q")
+    assert fedacg(*arguments).code == 0
+    (fedacg.folder / "out" / "runs" / "fedavg-t02-r2" / "summary.json").unlink()
+    refused(fedacg(*arguments), "--resume")
+    assert fedacg(*arguments, "--resume").code == 0

@@ -148,11 +148,3 @@ def _but_the_seed(experiment: Experiment) -> str:
 def _history(folder: Path) -> History:
     path = folder / "metrics.jsonl"
     return read_metrics(path)[0] if path.exists() else History()
-
-
-def human_seconds(seconds: float) -> str:
-    """A time for people who wait: "40 s", "12 min", "3.5 h", "2.1 days"."""
-    for size, unit, most in ((1, "s", 90), (60, "min", 90), (3600, "h", 48)):
-        if seconds < most * size:
-            return f"{seconds / size:.1f} {unit}" if unit == "h" else f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86400:.1f} days"

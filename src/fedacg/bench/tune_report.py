@@ -5,7 +5,7 @@ import io
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.figure import Figure
 
@@ -13,7 +13,7 @@ from fedacg import report
 from fedacg.bench.tuning import Study, Tuned, expected_best
 from fedacg.core.files import safe_name
 from fedacg.core.output import csv_text
-from fedacg.report.cells import ABSENT, Cell, Column, to_markdown
+from fedacg.report.cells import ABSENT, Cell, Column, TerminalTable, to_markdown
 from fedacg.report.curves import render
 from fedacg.report.page import Chapter, Picture
 from fedacg.report.runs import load_run
@@ -22,10 +22,12 @@ from fedacg.runs.history import human_bytes, three_digits
 
 WORDS = (
     "Every method had the same number of trials. The best is chosen by the final moving average of the validation "
-    "accuracy; the test accuracy was looked at once, of the trial that was chosen. Best of n is the mean of the "
-    "best validation accuracy of n trials: what a smaller budget would have found. Rounds, bytes and seconds are "
-    "those of all trials together."
+    "accuracy; the test accuracy is that of the trial that was chosen, and chose nothing. Best of n is the mean "
+    "of the best validation accuracy of n trials: what a smaller budget would have found. Rounds, bytes and "
+    "seconds are those of all trials together."
 )
+_SPARE = ("trials", "median %", "diverged", "rounds", "bytes")
+"""Columns that a narrow terminal does without."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,13 @@ def write(study: Study, found: Sequence[Tuned]) -> report.Report:
         **{f"tuned-{safe_name(each.method)}.toml": each.experiment.to_toml().encode() for each in found},
     }
     chapter = Chapter("Tuning", said, columns, [picture])
-    return report.write([each.best.runs[-1] for each in found], study.out, None, chapter, files)
+    spent = [folder for each in found for trial in each.trials for folder in trial.runs]
+    return report.write([each.best.runs[-1] for each in found], study.out, None, chapter, files, spent=spent)
+
+
+def table(found: Sequence[Tuned]) -> TerminalTable:
+    """The table for a terminal."""
+    return TerminalTable([replace(column, spare=column.heading in _SPARE) for column in _columns(found)])
 
 
 def cost(tuned: Tuned) -> Cost:

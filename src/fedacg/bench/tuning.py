@@ -2,7 +2,7 @@
 
 A method's space is the product of the search sets of its options, which stand in the catalogue, of the learning
 rates, and of what the user adds. Trials are points of it, drawn without replacement from a stream of its own. They
-are ranked by the validation accuracy alone; the test accuracy is looked at once, of the trial that was chosen.
+are ranked by the validation accuracy alone; the test accuracy chooses nothing, and is told of the chosen one.
 
     random     every trial is played to the end
     halving    all are played for a ninth of the rounds, the best third for a third, the best ninth to the end

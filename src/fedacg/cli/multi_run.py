@@ -9,14 +9,14 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedacg.bench.estimate import Estimate, estimate, human_seconds
+from fedacg.bench.estimate import Estimate, estimate
 from fedacg.bench.folders import check_begun
 from fedacg.cli.progress import make_progress
 from fedacg.config.experiment import Experiment
 from fedacg.errors import RunError
 from fedacg.runs.build import check_methods
 from fedacg.runs.folder import is_finished
-from fedacg.runs.history import human_bytes
+from fedacg.runs.history import human_bytes, human_seconds
 from fedacg.runs.session import Session
 
 Runs = Mapping[Path, Experiment]

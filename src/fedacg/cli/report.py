@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedacg.cli.run import parse_out
+from fedacg.cli.run import parse_names, parse_out
 from fedacg.core.output import printable
 
 Target = Annotated[
@@ -31,6 +31,13 @@ def report(
         typer.Option("--out", "-o", help="The folder to write the report to.", parser=parse_out, metavar="PATH"),
     ] = Path("report"),
     target: Target = None,
+    clock: Annotated[
+        str | None,
+        typer.Option(
+            "--clock",
+            help="Time to targets on phones, hospitals, datacentre or a file.csv; commas between them.",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the page's path.")] = False,
 ) -> None:
     """Compare runs: one table, curves as PNG and PDF, and one page that needs no network."""
@@ -38,7 +45,7 @@ def report(
 
     from fedacg.report import write
 
-    written = write(folders, out, target or None)
+    written = write(folders, out, target or None, clocks=parse_names(clock))
     page = next(path for path in written.paths if path.suffix == ".html")
     if quiet:
         typer.echo(page)

@@ -59,7 +59,7 @@ def tune(
     study = Study(tree, names, folder, trials=trials, strategy=strategy, rates=rates, more=more)
     from rich.console import Console
 
-    from fedacg.bench.tune_report import write
+    from fedacg.bench.tune_report import table, write
     from fedacg.cli.multi_run import announce, play_missing, show
     from fedacg.runs.session import Session
 
@@ -82,5 +82,6 @@ def tune(
         typer.echo(folder / "index.html")
         return
     console.print()
-    console.print((folder / "tune.md").read_text(encoding="utf-8"), highlight=False, markup=False)
+    console.print(table(found))
+    console.print()
     show(console, written.table, written.notes, written.paths)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedacg.core import files
 from fedacg.errors import InputError
-from fedacg.report import card, curves, differences, labels_picture, page
+from fedacg.report import card, curves, differences, federation_time, labels_picture, page
 from fedacg.report.cells import TerminalTable, to_latex, to_markdown
 from fedacg.report.labels import Split, splits_of
 from fedacg.report.runs import Group, find_runs, group_runs, load_run
@@ -36,13 +36,17 @@ def write(
     targets: Sequence[float] | None = None,
     chapter: page.Chapter | None = None,
     beside: Mapping[str, bytes] | None = None,
+    *,
+    clocks: Sequence[str] = (),
+    spent: Sequence[Path] = (),
 ) -> Report:
     """Report on the runs in and below `folders` into the folder `out`.
 
     Writes the table as table.csv, table.md and table.tex, the curves along rounds, bytes and seconds and the split
     as PNG and PDF, what can be told from chance, a card, and index.html, each whole or not at all. `targets` are
     fractions; without them, those that the experiments name are taken. Another layer may add a `chapter` to the
-    page, and files to be put `beside` it.
+    page, and files to be put `beside` it. `clocks` are profiles of devices to tell the time by, and `spent` runs
+    that count as budget beside those that are shown.
     """
     runs = [load_run(folder) for folder in find_runs(folders)]
     if not any(run.history for run in runs):
@@ -57,10 +61,12 @@ def write(
     }
     static = curves.render(curves.draw(material.curves, Axis.ROUNDS, material.targets), "png", dpi=100)
     told, files_told = differences.parts(material)
-    facts, files_of_card = card.parts(runs)
-    chapters = [*([chapter] if chapter else []), *told, facts]
+    timed, files_timed = federation_time.parts(material, clocks)
+    others = [folder for folder in spent if folder.resolve() not in {run.folder.resolve() for run in runs}]
+    facts, files_of_card = card.parts([*runs, *map(load_run, others)])
+    chapters = [*([chapter] if chapter else []), *told, *timed, facts]
     content["index.html"] = page.render(material, splits, chapters=chapters, picture=static).encode()
-    content.update({**files_told, **files_of_card, **(beside or {})})
+    content.update({**files_told, **files_timed, **files_of_card, **(beside or {})})
     paths = _place(content, out)
     return Report(TerminalTable(material.columns), material.rows, material.groups, material.notes, paths)
 

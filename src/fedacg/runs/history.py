@@ -263,3 +263,11 @@ def human_bytes(count: float) -> str:
     """A byte count for people, in decimal units: "1.23 MB"."""
     size, unit = bytes_unit(count)
     return f"{count:.0f} B" if size == 1 else f"{three_digits(count / size)} {unit}"
+
+
+def human_seconds(seconds: float) -> str:
+    """A time for people who wait: "40 s", "12 min", "3.5 h", "2.1 days"."""
+    for size, unit, most in ((1, "s", 90), (60, "min", 90), (3600, "h", 48)):
+        if seconds < most * size:
+            return f"{seconds / size:.1f} {unit}" if unit == "h" else f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.1f} days"
