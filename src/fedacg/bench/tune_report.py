@@ -21,10 +21,11 @@ from fedacg.report.series import PALETTE, colour_of, dashes_of
 from fedacg.runs.history import human_bytes, three_digits
 
 WORDS = (
-    "Every method had the same number of trials. The best is chosen by the final moving average of the validation "
-    "accuracy; the test accuracy is that of the trial that was chosen, and chose nothing. Best of n is the mean "
-    "of the best validation accuracy of n trials: what a smaller budget would have found. Rounds, bytes and "
-    "seconds are those of all trials together."
+    "Every method had the same number of trials, or all points of its space where there are fewer. The best "
+    "is chosen by the final moving average of the validation accuracy; the test accuracy is that of the trial "
+    "that was chosen, and chose nothing. Best of n is the mean of the best validation accuracy of n trials: "
+    "what a smaller budget would have found; it and the median are, with halving, after the first stage. "
+    "Rounds, bytes and seconds are those of all trials together."
 )
 _SPARE = ("trials", "median %", "diverged", "rounds", "bytes")
 """Columns that a narrow terminal does without."""
@@ -51,7 +52,7 @@ def write(study: Study, found: Sequence[Tuned]) -> report.Report:
     picture = Picture(
         name="tuning",
         title="What a budget buys",
-        caption="The mean of the best validation accuracy of so many trials that were played to the end.",
+        caption="The mean of the best validation accuracy of so many trials; with halving, after the first stage.",
         alt="; ".join(f"{each.method}: best {100 * each.best.scores[-1]:.2f} %" for each in found),
         png=render(figure, "png"),
     )
@@ -86,7 +87,7 @@ def cost(tuned: Tuned) -> Cost:
 def _columns(found: Sequence[Tuned]) -> list[Column]:
     costs = [cost(each) for each in found]
     tests = [load_run(each.best.runs[-1]).history.accuracy[-1:] for each in found]
-    few = sorted({1, 5} & set(range(1, min(len(each.finals) for each in found))))
+    few = sorted({1, 5} & set(range(1, min(len(each.judged) for each in found))))
     return [
         Column("method", tuple(Cell(each.method) for each in found)),
         Column("trials", tuple(Cell(f"{len(each.trials)}") for each in found)),
@@ -94,10 +95,10 @@ def _columns(found: Sequence[Tuned]) -> list[Column]:
         Column("validation %", tuple(Cell(_score(each.best.scores[-1])) for each in found)),
         Column("test %", tuple(Cell(_score(test[0]) if test else ABSENT) for test in tests)),
         *(
-            Column(f"best of {n} %", tuple(Cell(_score(expected_best(_finite(each.finals), n))) for each in found))
+            Column(f"best of {n} %", tuple(Cell(_score(expected_best(_finite(each.judged), n))) for each in found))
             for n in few
         ),
-        Column("median %", tuple(Cell(_score(statistics.median(each.finals))) for each in found)),
+        Column("median %", tuple(Cell(_score(statistics.median(each.judged))) for each in found)),
         Column("diverged", tuple(Cell(f"{_diverged(each)}") for each in found)),
         Column("rounds", tuple(Cell(f"{each.rounds}") for each in costs)),
         Column("bytes", tuple(Cell(human_bytes(each.bytes)) for each in costs)),
@@ -150,10 +151,10 @@ def _figure(found: Sequence[Tuned]) -> Figure:
     figure = Figure(figsize=(6, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for place, tuned in enumerate(found):
-        budgets = range(1, len(tuned.finals) + 1)
+        budgets = range(1, len(tuned.judged) + 1)
         axes.plot(
             list(budgets),
-            [100 * expected_best(_finite(tuned.finals), n) for n in budgets],
+            [100 * expected_best(_finite(tuned.judged), n) for n in budgets],
             label=tuned.method,
             color=PALETTE[colour_of(place)][0],
             linestyle=(0, dashes_of(place)),

@@ -65,10 +65,9 @@ class Tuned:
     best: Trial
 
     @property
-    def finals(self) -> list[float]:
-        """The scores of the trials that were played to the end, in the order of trials."""
-        last = len(self.best.scores)
-        return [trial.scores[-1] for trial in self.trials if len(trial.scores) == last]
+    def judged(self) -> list[float]:
+        """What all trials came to, in their order: at the end, or with halving after its first stage."""
+        return [trial.scores[0] for trial in self.trials]
 
     @property
     def points(self) -> int:

@@ -22,7 +22,7 @@ from fedacg.report.page import Chapter, Picture
 from fedacg.report.runs import Group, Run
 from fedacg.report.series import Axis, Material, curves_of
 from fedacg.runs.build import make_job, sampling
-from fedacg.runs.history import History, human_seconds
+from fedacg.runs.history import History, human_seconds, three_digits
 from fedacg.runs.session import Session
 from fedacg.simulation.clock import CLOCK, Clock
 
@@ -64,7 +64,7 @@ def parts(material: Material, profiles: Sequence[str]) -> tuple[list[Chapter], d
                 title=f"Accuracy over time: {short}",
                 caption="The same runs along the clock of the federation.",
                 alt="; ".join(
-                    f"{group.label}: {human_seconds(statistics.fmean(times.totals))} in all"
+                    f"{group.label}: {_shown(statistics.fmean(times.totals))} in all"
                     for group, times in zip(groups, found[name], strict=True)
                 ),
                 png=curves.render(figure, "png"),
@@ -143,7 +143,7 @@ def _columns(material: Material, found: Mapping[str, Sequence[Times]]) -> list[C
             cells = tuple(_cell(times.to_targets[place], times.totals) for times in rows)
             columns.append(Column(f"{short}, to {percent(target)}", cells))
         totals = [statistics.fmean(times.totals) for times in rows]
-        columns.append(Column(f"{short}, in all", tuple(Cell(human_seconds(each), value=each) for each in totals)))
+        columns.append(Column(f"{short}, in all", tuple(Cell(_shown(each), value=each) for each in totals)))
     return columns
 
 
@@ -152,10 +152,14 @@ def _cell(reached: Sequence[float | None], totals: Sequence[float]) -> Cell:
     known = [each for each in reached if each is not None]
     if len(known) == len(reached):
         mean = statistics.fmean(known)
-        return Cell(human_seconds(mean), value=mean)
+        return Cell(_shown(mean), value=mean)
     spent = min(total for each, total in zip(reached, totals, strict=True) if each is None)
     share = f" ({len(known)}/{len(reached)})" if len(reached) > 1 else ""
-    return Cell(f"{human_seconds(spent)}+{share}")
+    return Cell(f"{_shown(spent)}+{share}")
+
+
+def _shown(seconds: float) -> str:
+    return f"{three_digits(seconds)} s" if seconds < 10 else human_seconds(seconds)
 
 
 def _csv(material: Material, found: Mapping[str, Sequence[Times]]) -> str:
