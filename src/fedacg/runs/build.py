@@ -180,8 +180,9 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     }
     if not is_plugin(settings.name):
         check_memory(settings.name, parameters(settings.name, **named))
+    weights = experiment.seed_of("weights")
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(stream_seed(experiment.seed_of("weights"), "model"))
+        torch.default_generator.manual_seed(stream_seed(weights, "model"))
         module = models.build(settings.name, **named)
     wish = bool(getattr(module, "channels_last", False))
     channels_last = wish if settings.layout == "auto" else settings.layout == "channels-last"
