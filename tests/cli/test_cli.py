@@ -91,12 +91,18 @@ NAMED = {
     "local.schedule": "constant",
     "local.within": "linear",
     "local.milestones": (7,),
+    "clock.profile": "phones",
+    "clock.over_select": 1.5,
 }
 """Another value where only some are known."""
 BESIDE = {
     "local.milestones": "local.schedule=step",
     "local.epoch_decay": "local.lr_decay=0.5",
     "local.nesterov": "local.momentum=0.5",
+    "clock.deadline": "clock.profile=phones",
+    "clock.over_select": "clock.profile=phones",
+    "asynchronous.staleness": "asynchronous.buffer=2",
+    "asynchronous.aggregate": "asynchronous.buffer=2",
 }
 """What some settings need to have an effect."""
 
