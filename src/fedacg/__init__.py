@@ -15,6 +15,7 @@ from fedacg.version import __version__
 if TYPE_CHECKING:
     from fedacg import data, methods, models
     from fedacg.bench.api import Comparison, compare, sweep
+    from fedacg.bench.tuning import tune
     from fedacg.config.experiment import Experiment
     from fedacg.config.parameters import recipe
     from fedacg.runs.api import load, run
@@ -42,6 +43,7 @@ __all__ = [
     "recipe",
     "run",
     "sweep",
+    "tune",
 ]
 
 _LATER = {
@@ -58,6 +60,7 @@ _LATER = {
     "recipe": "fedacg.config.parameters",
     "run": "fedacg.runs.api",
     "sweep": "fedacg.bench.api",
+    "tune": "fedacg.bench.tuning",
 }
 _PACKAGES = ("data", "methods", "models")
 

@@ -94,6 +94,8 @@ NAMED = {
     "evaluate.goals": ("test_loss<=0.3",),
     "evaluate.metrics": ("my_package:f1",),
     "callbacks": ({"name": "best-checkpoint"},),
+    "clock.profile": "phones",
+    "clock.over_select": 1.5,
 }
 """Another value where only some are known."""
 BESIDE = {
@@ -108,6 +110,10 @@ BESIDE = {
     "data.validation_from": "data.validation=0.1",
     "local.epoch_decay": "local.lr_decay=0.5",
     "local.nesterov": "local.momentum=0.5",
+    "clock.deadline": "clock.profile=phones",
+    "clock.over_select": "clock.profile=phones",
+    "asynchronous.staleness": "asynchronous.buffer=2",
+    "asynchronous.aggregate": "asynchronous.buffer=2",
 }
 """What some settings need to have an effect."""
 
@@ -173,6 +179,7 @@ def test_compare_writes_runs_table_curves_and_page_and_resumes_without_doing_any
     runs = {"fedavg-s0", "fedavg-s1", "fedacg-s0-lam=0.9", "fedacg-s1-lam=0.9"}
     curves = {f"curves-{axis}.{kind}" for axis in ("rounds", "bytes", "seconds") for kind in ("png", "pdf")}
     others = {"table.csv", "table.md", "table.tex", "split.png", "split.pdf", "index.html"}
+    others |= {"card.json", "card.md", "differences.csv", "differences.md"}
     assert files(folder) == runs | curves | others
     assert all(files(folder / run) == RUN_FILES for run in runs)
     assert read_toml(folder / "fedacg-s1-lam=0.9" / "experiment.toml")["method"]["lam"] == 0.9

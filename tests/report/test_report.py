@@ -25,7 +25,7 @@ from fedacg.report.table import Effort, Row, Spread
 from fedacg.runs.history import Reached
 from support.folders import fake_run
 
-FILES = {"table.csv", "table.md", "table.tex", "index.html"} | {
+FILES = {"card.json", "card.md", "table.csv", "table.md", "table.tex", "index.html"} | {
     f"{name}.{kind}"
     for name in ("curves-rounds", "curves-bytes", "curves-seconds", "split")
     for kind in ("png", "pdf")

@@ -16,10 +16,11 @@ import torch
 from fedacg.config.experiment import Experiment
 from fedacg.data.examples import ViewExamples
 from fedacg.errors import RunError
-from fedacg.runs.build import Ingredients, make_job, sampling
+from fedacg.runs.build import Ingredients, make_clock, make_job, sampling
 from fedacg.runs.folder import is_finished
 from fedacg.runs.history import History, read_metrics
 from fedacg.runs.session import Session
+from fedacg.simulation.asynchronous import Timetable
 from fedacg.simulation.metrics import RoundMetrics
 
 _ENOUGH = 0.25
@@ -79,16 +80,24 @@ def estimate(session: Session, runs: Mapping[Path, Experiment]) -> dict[Path, Es
 def count(experiment: Experiment, ingredients: Ingredients) -> Work:
     """What the rounds add up to, without playing them: who takes part is known beforehand."""
     clients, local = ingredients.data.clients, experiment.local
-    traffic = make_job(experiment, ingredients).traffic
-    down, up = traffic.bytes_down, traffic.bytes_up
-    draws = sampling(experiment, len(clients))
+    job = make_job(experiment, ingredients)
+    down, up = job.traffic.bytes_down, job.traffic.bytes_up
     asked = answered = steps = 0
-    for round in range(1, experiment.rounds + 1):
-        attendance = draws.attendance(round)
-        late = set(attendance.stragglers)
-        asked += len(attendance.asked)
-        answered += len(attendance.answered)
-        steps += sum(draws.steps(local.steps_for(clients.size(c)), c in late) for c in attendance.answered)
+    if buffer := experiment.asynchronous.buffer:
+        timetable = Timetable(sampling(experiment, len(clients)), make_clock(experiment, job), buffer)
+        for version in range(experiment.rounds):
+            taken, begun = timetable.step(version, ())
+            asked, answered = asked + begun, answered + len(taken)
+            steps += sum(visit.steps for visit in taken)
+    else:
+        clock = make_clock(experiment, job) if experiment.clock.profile else None
+        draws = sampling(experiment, len(clients), clock=clock)
+        for round in range(1, experiment.rounds + 1):
+            attendance = draws.attendance(round)
+            late = set(attendance.stragglers)
+            asked += len(attendance.asked)
+            answered += len(attendance.answered)
+            steps += sum(draws.steps(local.steps_for(clients.size(c)), c in late) for c in attendance.answered)
     evaluations = math.ceil(experiment.rounds / experiment.evaluate.every)
     return Work(asked * down + answered * up, answered, steps, evaluations * len(ingredients.data.test))
 
@@ -121,7 +130,7 @@ def _trial(
     """
     data = ingredients.data
     cohort = sampling(experiment, len(data.clients)).attendance(1).asked[: 2 * _CORES] or (0,)
-    tree = experiment.model_dump(exclude={"population", "failures", "analysis"})
+    tree = experiment.model_dump(exclude={"population", "failures", "clock", "asynchronous", "analysis"})
     tree["rounds"] = 2
     tree["local"]["steps"] = steps
     tree["evaluate"] |= {"every": 1, "batch": batch}

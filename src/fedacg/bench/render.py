@@ -20,7 +20,8 @@ from fedacg.report.table import Effort, Spread
 
 WORDS = (
     'Under "at" stands the moving average of the test accuracy after so many rounds, in percent; under "to" the '
-    "rounds, or the bytes, until that average reached a target. The best of a column is bold, the next underlined."
+    "rounds, or the bytes, until that average reached a target. The best of a column is bold, and so is, over "
+    "several seeds, all that cannot be told from it; with one seed the next is underlined."
 )
 
 _NUMBERS = ("paper_at", "paper", "paper_not_reached", "at", "value", "std", "not_reached")

@@ -99,7 +99,9 @@ def _owner(owner: Entry | Modifier) -> str:
     title = f"{owner.title} ({owner.group.lower()})" if isinstance(owner, Entry) and owner.group else owner.title
     equations = inspect.getdoc(inspect.getmodule(function)) or owner.equation
     lines = [f"{'' if isinstance(owner, Entry) else '+'}{owner.name}: {title}", "", indent(equations, "    "), ""]
-    lines += [f"option    {option} = {spec.default:g}, in {spec}" for option, spec in owner.options.items()]
+    for option, spec in owner.options.items():
+        tried = f", tuned over {', '.join(f'{value:g}' for value in spec.search)}" if spec.search else ""
+        lines.append(f"option    {option} = {spec.default:g}, in {spec}{tried}")
     if owner.reference:
         lines.append(f"from      {owner.reference}{', ' + owner.link if owner.link else ''}")
     return "\n".join(lines)

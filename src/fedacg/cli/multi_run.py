@@ -22,7 +22,7 @@ from fedacg.runs.progress import Display, make_progress
 from fedacg.runs.session import Session
 
 Runs = Mapping[Path, Experiment]
-OURS = ("bench", "sweep", "effect", "heatmap")
+OURS = ("bench", "sweep", "effect", "heatmap", "tune")
 """Of the files beside a page, those that every report does not have."""
 
 

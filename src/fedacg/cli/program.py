@@ -1,4 +1,4 @@
-"""Commands: `fedacg run|compare|bench|sweep|report|watch|analyze|methods|privacy|recipes|data|deploy`."""
+"""Commands: `fedacg run|compare|bench|sweep|tune|report|watch|analyze|methods|privacy|recipes|data|deploy`."""
 
 import errno
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from fedacg.cli.report import report
 from fedacg.cli.run import compare, run
 from fedacg.cli.stopping import STOPPED
 from fedacg.cli.sweep import sweep
+from fedacg.cli.tune import tune
 from fedacg.cli.watch import watch
 from fedacg.config.recipe import find, recipe_names
 from fedacg.version import __version__
@@ -49,6 +50,7 @@ app.command()(run)
 app.command()(compare)
 app.command()(bench)
 app.command()(sweep)
+app.command()(tune)
 app.command()(report)
 app.command()(watch)
 app.command()(analyze)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedacg.cli.run import parse_out
+from fedacg.cli.run import parse_names, parse_out
 from fedacg.core.output import printable
 
 Target = Annotated[
@@ -34,6 +34,13 @@ def report(
     each_seed: Annotated[
         bool, typer.Option("--each-seed", help="Draw single seeds in place of their deviation.")
     ] = False,
+    clock: Annotated[
+        str | None,
+        typer.Option(
+            "--clock",
+            help="Time to targets on phones, hospitals, datacentre or a file.csv; commas between them.",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the page's path.")] = False,
 ) -> None:
     """Compare runs: one table, curves as PNG and PDF, and one page that needs no network."""
@@ -41,7 +48,7 @@ def report(
 
     from fedacg.report import write
 
-    written = write(folders, out, target or None, each_seed=each_seed)
+    written = write(folders, out, target or None, each_seed=each_seed, clocks=parse_names(clock))
     page = next(path for path in written.paths if path.suffix == ".html")
     if quiet:
         typer.echo(page)

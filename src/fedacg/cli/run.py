@@ -8,9 +8,9 @@ import typer
 
 from fedacg.cli import completion
 from fedacg.cli.stopping import STOPPED, interruptible
-from fedacg.config.recipe import find, override, with_method
+from fedacg.config.recipe import Tree, find, override, with_method
 from fedacg.core.files import parse_folder, safe_name
-from fedacg.errors import InputError
+from fedacg.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -142,6 +142,12 @@ def compare(
         typer.Option("--methods", "-m", help="Names with commas between them.", autocompletion=completion.methods),
     ],
     seeds: Seeds = None,
+    vary: Annotated[
+        str | None,
+        typer.Option(
+            "--vary", help="What seeds change, of split,weights,cohorts,batches; the rest keeps the recipe's seed."
+        ),
+    ] = None,
     settings: Set = None,
     out: Annotated[
         Path | None,
@@ -163,6 +169,7 @@ def compare(
     from fedacg.bench.grid import by_method
 
     tree = override(find(recipe), settings or [])
+    tree = _varied(tree, vary) if vary else tree
     experiments = by_method(tree, parse_names(methods), parse_seeds(seeds) if seeds else [])
     from rich.console import Console
 
@@ -207,6 +214,17 @@ def compare(
     if not quiet:
         console.print()
     report([folder / name for name in experiments], out=folder, target=list(first.evaluate.targets), quiet=quiet)
+
+
+def _varied(tree: Tree, vary: str) -> Tree:
+    """The tree with the seeds of all other streams held where the recipe has them."""
+    from fedacg.config.sections import STREAMS
+
+    for name in (names := parse_names(vary)):
+        if name not in STREAMS:
+            raise unknown("--vary", name, STREAMS)
+    seed, own = tree.get("seed", 0), tree.get("seeds", {})
+    return {**tree, "seeds": {name: seed for name in STREAMS if name not in names} | own}
 
 
 def refuse_options(settings: list[str]) -> None:

@@ -15,7 +15,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from fedacg.config.recipe import write_toml
 from fedacg.config.sections import (
     AnalysisSettings,
+    AsynchronousSettings,
     CallbackSettings,
+    ClockSettings,
     CohortSettings,
     DataSettings,
     EngineSettings,
@@ -28,6 +30,7 @@ from fedacg.config.sections import (
     PopulationSettings,
     SaveSettings,
     Section,
+    SeedSettings,
     is_incidental,
 )
 from fedacg.errors import InputError, SettingError, shown
@@ -40,6 +43,7 @@ class Experiment(Section):
 
     name: Incidental[str] = "experiment"
     seed: int = Field(0, ge=0)
+    seeds: SeedSettings = SeedSettings()
     rounds: int = Field(100, ge=1)
     start: str = ""
     """The folder of a run whose model this one starts from; by default from weights drawn by the seed."""
@@ -51,6 +55,8 @@ class Experiment(Section):
     cohort: CohortSettings = CohortSettings()
     population: PopulationSettings = PopulationSettings()
     failures: FailureSettings = FailureSettings()
+    clock: ClockSettings = ClockSettings()
+    asynchronous: AsynchronousSettings = AsynchronousSettings()
     local: LocalSettings = LocalSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     engine: EngineSettings = EngineSettings()
@@ -108,10 +114,32 @@ class Experiment(Section):
         self.population.check(clients)
         self.cohort.check(self.population.present or clients)
 
+    @model_validator(mode="after")
+    def _asynchronous_rounds_have_no_end_to_wait_for(self) -> Self:
+        own = self.asynchronous
+        if own.buffer:
+            if self.clock.drops:
+                raise InputError(
+                    "clock.deadline, clock.over_select: nobody waits in asynchronous rounds; leave them out"
+                )
+            if self.analysis.rounds or self.analysis.every:
+                raise InputError("analysis: asynchronous rounds have no cohort to record; leave it out")
+            return self
+        for key, default in AsynchronousSettings().model_dump().items():
+            if getattr(own, key) != default:
+                why = "has no effect, as asynchronous.buffer is 0"
+                raise SettingError(f"asynchronous.{key}", repr(getattr(own, key)), why)
+        return self
+
     @classmethod
     def parse(cls, tree: Mapping[str, Any]) -> Self:
         """The experiment a tree of settings describes; what is wrong with it in one InputError."""
         return parse(cls, tree)
+
+    def seed_of(self, stream: str) -> int:
+        """The seed of a stream, one of `sections.STREAMS`."""
+        own: int = getattr(self.seeds, stream)
+        return self.seed if own < 0 else own
 
     def to_toml(self) -> str:
         """The whole description as a TOML file."""

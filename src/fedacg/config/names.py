@@ -18,5 +18,6 @@ DATA_SETS = (
 SPLITS = ("iid", "dirichlet", "dirichlet-unequal", "shards", "quantity", "natural")
 MODELS = ("logistic", "mlp", "cnn", "lenet", "resnet18", "femnist-cnn", "celeba-cnn", "lstm")
 CALLBACKS = ("early-stopping", "time-limit", "best-checkpoint")
+PROFILES = ("phones", "hospitals", "datacentre")
 GIVEN = "python"
 """Stands in a description for data or a model that were handed over as objects."""

@@ -28,6 +28,8 @@ class Parameters(TypedDict, total=False):
     cohort: Table | None
     population: Table | None
     failures: Table | None
+    clock: Table | None
+    asynchronous: Table | None
     local: Table | None
     evaluate: Table | None
     engine: str | Table | None
@@ -60,7 +62,13 @@ class Parameters(TypedDict, total=False):
     address: Annotated[str, "engine.address"]
 
 
-class RecipeParameters(Parameters, total=False):
+class RunParameters(Parameters, total=False):
+    """The same with the seeds of single streams; where there are several seeds, they go with the recipe."""
+
+    seeds: Table | None
+
+
+class RecipeParameters(RunParameters, total=False):
     """The same with those that `fedacg.run` is given as objects."""
 
     data: str | Table
@@ -68,11 +76,11 @@ class RecipeParameters(Parameters, total=False):
     callbacks: Sequence[str | Table]
 
 
-NAMES = tuple(get_type_hints(Parameters))
+NAMES = tuple(get_type_hints(RunParameters))
 RECIPE_NAMES = tuple(get_type_hints(RecipeParameters))
 KEYS: dict[str, str] = {
     name: get_args(hint)[1]
-    for name, hint in get_type_hints(Parameters, include_extras=True).items()
+    for name, hint in get_type_hints(RunParameters, include_extras=True).items()
     if get_origin(hint) is Annotated
 }
 """The key, or the table, behind every short name."""

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from fedacg.config import methods
 from fedacg.config.goals import Goal
-from fedacg.config.names import CALLBACKS, DATA_SETS, GIVEN, MODELS, SPLITS
+from fedacg.config.names import CALLBACKS, DATA_SETS, GIVEN, MODELS, PROFILES, SPLITS
 from fedacg.core.plugins import announced, is_plugin, may_import
 from fedacg.errors import InputError, SettingError, unknown
 
@@ -27,6 +27,8 @@ are the same experiment: either resumes the other, and they share a row of a rep
 
 MOST_WHOLE, MOST_SEED = 2**31 - 1, 2**63 - 1
 """The largest whole number of a setting, and the largest seed: products of two still fit into 64 bits."""
+STREAMS = ("split", "weights", "cohorts", "batches")
+"""What a seed changes, each of which can be given a seed of its own."""
 
 
 class Section(BaseModel):
@@ -43,7 +45,7 @@ class Section(BaseModel):
         """NumPy's numbers, as loops over `np.arange` give them, are numbers; whole ones have a bound."""
         numpy = sys.modules.get("numpy")  # whoever has such a number has imported NumPy; nobody else need wait
         value = value.item() if numpy is not None and isinstance(value, numpy.generic) else value
-        most = MOST_SEED if info.field_name == "seed" else MOST_WHOLE
+        most = MOST_SEED if info.field_name in ("seed", *STREAMS) else MOST_WHOLE
         if isinstance(value, int) and abs(value) > most:
             raise ValueError(f"must be at most {most}")
         return value
@@ -56,6 +58,19 @@ def _named(kind: str, group: str, name: str, known: tuple[str, ...]) -> str:
     if name in announced(group):
         return announced(group)[name]
     raise InputError(f"{unknown(kind, name, (*known, *announced(group)))}, or module:function for one of your own")
+
+
+class SeedSettings(Section):
+    """Seeds of single streams of randomness; −1 follows `seed`."""
+
+    split: int = Field(-1, ge=-1)
+    """Who holds which examples."""
+    weights: int = Field(-1, ge=-1)
+    """The initial parameters."""
+    cohorts: int = Field(-1, ge=-1)
+    """Who is there, who is asked, who fails."""
+    batches: int = Field(-1, ge=-1)
+    """Everything in a client's work: batches, augmentation, dropout, quantisation."""
 
 
 class DataSettings(Section):
@@ -251,6 +266,50 @@ class FailureSettings(Section):
             why = "failures.attack is label-flip" if self.bad else "failures.bad is 0"
             raise SettingError("failures.strength", f"{self.strength:g}", f"has no effect, as {why}")
         return self
+
+
+class ClockSettings(Section):
+    """How long a visit takes in a federation of real devices, and who is waited for."""
+
+    profile: str = ""
+    """Devices and links of the clients: `phones`, `hospitals`, `datacentre`, or a trace, which is a file.csv."""
+    deadline: float = Field(0.0, ge=0)
+    """Seconds after which a round ends without those who are late; 0 waits for everybody."""
+    over_select: float = Field(1.0, ge=1)
+    """Ask so many times as many clients, and take the first answers."""
+
+    @field_validator("profile")
+    @classmethod
+    def _known_profile(cls, profile: str) -> str:
+        if profile.endswith(".csv"):
+            return str(Path(profile).resolve())
+        if profile and profile not in PROFILES:
+            raise InputError(f"{unknown('clock profile', profile, PROFILES)}, or a file.csv")
+        return profile
+
+    @model_validator(mode="after")
+    def _a_clock_is_there(self) -> Self:
+        for key, idle in (("deadline", 0), ("over_select", 1)):
+            value = getattr(self, key)
+            if value != idle and not self.profile:
+                raise SettingError(f"clock.{key}", f"{value:g}", "has no effect, as clock.profile is not set")
+        return self
+
+    @property
+    def drops(self) -> bool:
+        """Whether answers may come too late."""
+        return self.deadline > 0 or self.over_select > 1
+
+
+class AsynchronousSettings(Section):
+    """Rounds that wait for nobody: the server moves whenever so many answers have come."""
+
+    buffer: int = Field(0, ge=0)
+    """Answers that make a step of the server; 0 plays synchronous rounds."""
+    staleness: float = Field(0.5, ge=0)
+    """An answer to a broadcast of τ steps ago weighs (1 + τ)^−a; 0 weighs all the same."""
+    aggregate: Literal["updates", "models"] = "updates"
+    """Add up what clients changed, as FedBuff does, or mix their models into the server's, as FedAsync does."""
 
 
 class LocalSettings(Section):

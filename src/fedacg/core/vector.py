@@ -57,7 +57,12 @@ class Layout:
         return {name: self._turn(name, vector, back=True) for name, vector in vectors.items()}
 
     def _turn(self, name: str, vector: Tensor, back: bool) -> Tensor:
-        if not self.channels_last or not self._parts or name == "buffers" or vector.shape != (self.size,):
+        if (
+            not self.channels_last
+            or not self._parts
+            or name.rpartition("/")[2] == "buffers"
+            or vector.shape != (self.size,)
+        ):
             return vector
         turned = vector.clone()
         for span, shape in self._parts:

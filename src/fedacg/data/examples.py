@@ -5,7 +5,7 @@ point only when it is about to be used. On a device that computes with them they
 once, if they fit. Nothing here knows where data come from or how they are split.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, overload, runtime_checkable
@@ -264,6 +264,8 @@ class FederatedData:
     """Shape of one input as the model sees it, without the batch dimension."""
     origin: Origin | None = None
     """Which copy they were read from; None for data that were not read from published files."""
+    checksums: Mapping[str, str] | None = None
+    """Of the test examples and of the split; None for data that were given as objects."""
     validation: Examples | None = None
     """What is held out to choose by; None where nothing is."""
     names: tuple[str, ...] = ()

@@ -98,6 +98,8 @@ def read_experiment(path: Path) -> Experiment:
             f"population.present = {experiment.population.present}: in a real federation those are there who are "
             "connected; leave it out"
         )
+    if experiment.clock.profile or experiment.asynchronous.buffer:
+        raise InputError("clock.profile, asynchronous.buffer: a real federation has its own time; leave them out")
     return as_deployed(experiment)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedacg.core import files
 from fedacg.errors import InputError
-from fedacg.report import clients_picture, curves, labels_picture, page
+from fedacg.report import card, clients_picture, curves, differences, federation_time, labels_picture, page
 from fedacg.report.cells import TerminalTable, to_latex, to_markdown
 from fedacg.report.labels import Split, splits_of
 from fedacg.report.runs import Group, find_runs, group_runs, load_run
@@ -39,13 +39,17 @@ def write(
     beside: Mapping[str, bytes] | None = None,
     *,
     each_seed: bool = False,
+    clocks: Sequence[str] = (),
+    spent: Sequence[Path] = (),
 ) -> Report:
     """Report on the runs in and below `folders` into the folder `out`.
 
     Writes the table as table.csv, table.md and table.tex, the curves along rounds, bytes and seconds, the split
-    and the clients' accuracies, if measured, as PNG and PDF, and index.html, each whole or not at all.
-    `targets` are fractions; without them, those that the experiments name are taken. With `each_seed` the curves
-    show single seeds. Another package may add a `chapter` to the page, and files to be put `beside` it.
+    and the clients' accuracies, if measured, as PNG and PDF, what can be told from chance, a card, and index.html,
+    each whole or not at all. `targets` are fractions; without them, those that the experiments name are taken.
+    With `each_seed` the curves show single seeds. Another package may add a `chapter` to the page, and files to be put
+    `beside` it. `clocks` are profiles of devices to tell the time by, and `spent` runs that count as budget beside
+    those that are shown.
     """
     runs = [load_run(folder) for folder in find_runs(folders)]
     if not any(run.history for run in runs):
@@ -59,8 +63,13 @@ def write(
         **_pictures(material, splits.found, each_seed),
     }
     static = curves.render(curves.draw(material.curves, Axis.ROUNDS, material.targets), "png", dpi=100)
-    content["index.html"] = page.render(material, splits, chapter=chapter, picture=static).encode()
-    content.update(beside or {})
+    told, files_told = differences.parts(material)
+    timed, files_timed = federation_time.parts(material, clocks)
+    others = [folder for folder in spent if folder.resolve() not in {run.folder.resolve() for run in runs}]
+    facts, files_of_card = card.parts([*runs, *map(load_run, others)])
+    chapters = [*([chapter] if chapter else []), *told, *timed, facts]
+    content["index.html"] = page.render(material, splits, chapters=chapters, picture=static).encode()
+    content.update({**files_told, **files_timed, **files_of_card, **(beside or {})})
     paths = _place(content, out)
     table = TerminalTable(material.columns)
     return Report(table, material.rows, material.groups, material.notes, material.headline, paths)

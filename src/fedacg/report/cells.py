@@ -12,6 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from fedacg.report.statistics import Sample, differences
 from fedacg.report.table import Effort, Row, Spread, goals_of
 from fedacg.runs.history import ACCURACY, bytes_unit, human_bytes, three_digits
 
@@ -22,7 +23,10 @@ _MISSED = 1e15
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, whether it is the "best" or the "second" of its column, and the number that it is sorted by."""
+    """A text, whether it is the "best" or the "second" of its column, and the number that it is sorted by.
+
+    Over several seeds all that cannot be told from the best is "best" as well, and there is no second.
+    """
 
     text: str
     mark: str = ""
@@ -46,40 +50,49 @@ def percent(fraction: float) -> str:
 def columns_of(rows: Sequence[Row], targets: Sequence[float], ranked: bool = True) -> list[Column]:
     """The cells of the table; best and second best are marked if there is anything to compare."""
     ranked = ranked and len(rows) > 1
+
+    def marks(values: Sequence[float | None], spreads: Sequence[Spread | None]) -> list[str]:
+        samples = [row.sample(spread) for row, spread in zip(rows, spreads, strict=True)]
+        return _marks(values, samples) if ranked else [""] * len(rows)
+
     columns = [
         Column("method", tuple(Cell(row.label) for row in rows)),
         Column("seeds", tuple(Cell(f"{len(row.seeds)}", value=len(row.seeds)) for row in rows)),
-        *_headlines(rows, ranked),
+        *_headlines(rows, marks),
     ]
     for place, goal in enumerate(goals_of(rows, targets)):
         rounds = [row.rounds_to[place] for row in rows]
         sent = [row.bytes_to[place] for row in rows]
-        columns.append(_with_shares(_efforts(f"rounds to {goal.title}", rounds, _rounds, ranked), rounds))
+        columns.append(_with_shares(_efforts(f"rounds to {goal.title}", rounds, _rounds, marks), rounds))
         # Bytes follow from rounds; with one target there is room for both at 80 columns.
-        sent_column = _efforts(f"bytes to {goal.title}", sent, _bytes, ranked)
+        sent_column = _efforts(f"bytes to {goal.title}", sent, _bytes, marks)
         columns.append(replace(sent_column, spare=len(goals_of(rows, targets)) > 1))
     seconds = (Cell(_three_digits(row.seconds), value=row.seconds.mean) for row in rows)
     return [*columns, Column("seconds", tuple(seconds))]
 
 
-def _headlines(rows: Sequence[Row], ranked: bool) -> list[Column]:
+_Marks = Callable[[Sequence[float | None], Sequence[Spread | None]], list[str]]
+"""From the values of a column, as printed and smallest first, and what they are means of, to its marks."""
+
+
+def _headlines(rows: Sequence[Row], marks: _Marks) -> list[Column]:
     """The figure that stands for the runs, and its moving average."""
     ends, averages = [row.accuracy for row in rows], [row.moving_average for row in rows]
     shown = rows[0].shown if rows else ACCURACY
     if shown.percent:
         name = "accuracy" if shown.name == "test_accuracy" else shown.title
-        return [_accuracies(f"{name} %", ends, ranked), _accuracies("moving average %", averages, ranked)]
+        return [_accuracies(f"{name} %", ends, marks), _accuracies("moving average %", averages, marks)]
     return [
-        _figures(shown.title, ends, shown.rises, ranked),
-        _figures("moving average", averages, shown.rises, ranked),
+        _figures(shown.title, ends, shown.rises, marks),
+        _figures("moving average", averages, shown.rises, marks),
     ]
 
 
-def _figures(heading: str, spreads: Sequence[Spread | None], rises: bool, ranked: bool) -> Column:
+def _figures(heading: str, spreads: Sequence[Spread | None], rises: bool, marks: _Marks) -> Column:
     """A figure of any size, to four digits."""
     texts = [_four_digits(spread) if spread else ABSENT for spread in spreads]
     sign = -1 if rises else 1
-    ranks = _marks([sign * float(f"{spread.mean:.4g}") if spread else None for spread in spreads], ranked)
+    ranks = marks([sign * float(f"{spread.mean:.4g}") if spread else None for spread in spreads], spreads)
     return Column(heading, tuple(map(Cell, texts, ranks, [spread.mean if spread else None for spread in spreads])))
 
 
@@ -87,21 +100,21 @@ def _four_digits(spread: Spread) -> str:
     return f"{spread.mean:.4g}" + ("" if spread.std is None else f" ±{spread.std:.2g}")
 
 
-def _accuracies(heading: str, spreads: Sequence[Spread | None], ranked: bool) -> Column:
+def _accuracies(heading: str, spreads: Sequence[Spread | None], marks: _Marks) -> Column:
     texts = [_accuracy(spread) if spread else ABSENT for spread in spreads]
     # Ranked as printed, or one of two equal numbers would be set in bold.
-    ranks = _marks([-round(spread.mean, 2) if spread else None for spread in spreads], ranked)
+    ranks = marks([-round(spread.mean, 2) if spread else None for spread in spreads], spreads)
     values = [spread.mean if spread else None for spread in spreads]
     return Column(heading, tuple(map(Cell, texts, ranks, values)))
 
 
-def _efforts(heading: str, efforts: Sequence[Effort], form: Callable[[Spread], str], ranked: bool) -> Column:
+def _efforts(heading: str, efforts: Sequence[Effort], form: Callable[[Spread], str], marks: _Marks) -> Column:
     spreads = [effort.spread for effort in efforts]
     texts = [
         form(spread) if spread else f"{form(Spread(effort.spent, None))}+"
         for effort, spread in zip(efforts, spreads, strict=True)
     ]
-    ranks = _marks([float(f"{spread.mean:.3g}") if spread else None for spread in spreads], ranked)
+    ranks = marks([float(f"{spread.mean:.3g}") if spread else None for spread in spreads], spreads)
     values = [effort.spread.mean if effort.spread else _MISSED + effort.spent for effort in efforts]
     return Column(heading, tuple(map(Cell, texts, ranks, values)))
 
@@ -116,9 +129,16 @@ def _with_shares(column: Column, efforts: Sequence[Effort]) -> Column:
     return replace(column, cells=tuple(replace(cell, text=cell.text + share) for cell, share in cells))
 
 
-def _marks(values: Sequence[float | None], ranked: bool) -> list[str]:
-    """Smallest is best; equals share a mark, and what has no value has none."""
-    order = sorted({value for value in values if value is not None}) if ranked else []
+def _marks(values: Sequence[float | None], samples: Sequence[Sample]) -> list[str]:
+    """Smallest is best; equals share a mark, and what has no value has none.
+
+    Where the best has seeds in common with others, what cannot be told from it shares its mark.
+    """
+    order = sorted({value for value in values if value is not None})
+    if order and any(gaps := differences(samples, best := values.index(order[0]))):
+        level = [place == best or (gap is not None and not gap.told) for place, gap in enumerate(gaps)]
+        both = zip(level, values, strict=True)
+        return ["best" if same or value == order[0] else "" for same, value in both]
     ranks = dict(zip(order, ("best", "second"), strict=False))
     return ["" if value is None else ranks.get(value, "") for value in values]
 
@@ -146,7 +166,7 @@ def _three_digits(spread: Spread) -> str:
 
 @dataclass(frozen=True)
 class TerminalTable:
-    """The table for a terminal, as wide as that allows: best in bold, second best underlined."""
+    """The table for a terminal, as wide as that allows: best in bold, second best underlined, as marked."""
 
     columns: Sequence[Column]
 

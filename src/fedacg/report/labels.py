@@ -200,7 +200,7 @@ def _described(settings: DataSettings) -> str:
 def splits_of(runs: Sequence[Run]) -> tuple[list[Split], list[str]]:
     """The split of each kind of data among the runs, under the first of its seeds; and why one is missing."""
     firsts: dict[tuple[str, ...], Run] = {}
-    for run in sorted(runs, key=lambda run: run.seed):
+    for run in sorted(runs, key=lambda run: run.seed_of("split")):
         keys = sorted(key for key in run.settings if key.startswith("data."))
         firsts.setdefault((*keys, *identity(run.settings, keys)), run)
     found: list[Split] = []
@@ -226,5 +226,5 @@ def _split_of(run: Run) -> Split:
     except ValidationError:
         raise InputError(f"{run.folder}: its [data] is of another version, so its split is not shown") from None
     with plugins.reading(run.folder, trust=False, allow="fedacg data show draws its split"):
-        split = look(settings, run.seed)
-    return Split(f"{split.title}, seed {run.seed}", split.held, split.figures)
+        split = look(settings, run.seed_of("split"))
+    return Split(f"{split.title}, seed {run.seed_of('split')}", split.held, split.figures)

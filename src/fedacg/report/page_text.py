@@ -76,6 +76,7 @@ class Facts:
         self.lead = _lead(groups, runs, shared)
         self.columns: Sequence[Column] = material.columns
         self.rows = _rows(material.columns, styles_of([group.method for group in groups]))
+        self.paired = len(groups) > 1 and any(len(row.seeds) > 1 for row in material.rows)
         self.differ, self.differences = _differences(groups, differing(several))
         self.common = _by_table(shared)
         self.runs = [_run_line(run) for run in runs]

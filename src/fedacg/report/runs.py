@@ -123,6 +123,11 @@ class Run:
         """The seed of the run."""
         return int(self.experiment.get("seed", 0))
 
+    def seed_of(self, stream: str) -> int:
+        """The seed of a stream, which is that of the run unless it has its own."""
+        own = self.settings.get(f"seeds.{stream}", -1)
+        return own if _is_whole(own) and own >= 0 else self.seed
+
 
 @dataclass(frozen=True)
 class Group:

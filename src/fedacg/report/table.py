@@ -8,12 +8,13 @@ import csv
 import io
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from fedacg.config.goals import Goal
 from fedacg.core.output import csv_text
 from fedacg.report.runs import Group
+from fedacg.report.statistics import Sample
 from fedacg.runs.history import ACCURACY, Reached, Shown, goal_of
 
 
@@ -23,11 +24,14 @@ class Spread:
 
     mean: float
     std: float | None
+    values: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    """Those it is over, in the order of the seeds; not known of published numbers."""
 
     @classmethod
     def over(cls, values: Sequence[float]) -> Self:
         """The spread of at least one value; one alone has no deviation."""
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), deviation, tuple(values))
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,11 @@ class Row:
     """What stands in the columns of the accuracy: another figure where the runs have none."""
     goals: tuple[Goal, ...] = ()
     """What `rounds_to` and `bytes_to` are to; without any, the targets that go with the row."""
+
+    def sample(self, spread: Spread | None) -> Sample:
+        """A figure of this row by seed; nothing where some seed has none."""
+        known = spread is not None and len(spread.values) == len(self.seeds)
+        return dict(zip(self.seeds, spread.values, strict=True)) if spread is not None and known else {}
 
 
 def rows_of(groups: Sequence[Group], targets: Sequence[float | Goal]) -> list[Row]:

@@ -13,7 +13,7 @@ from torch.nn.utils import parameters_to_vector
 from fedacg import methods
 from fedacg.config.experiment import Experiment, parse
 from fedacg.config.names import GIVEN
-from fedacg.config.parameters import NAMES, Parameters, to_tree
+from fedacg.config.parameters import NAMES, RunParameters, to_tree
 from fedacg.config.recipe import Tree, read_toml
 from fedacg.core import plugins
 from fedacg.core.files import is_file, parse_folder, read_text
@@ -66,7 +66,7 @@ def run(
     callbacks: Sequence[Callback | type[Callback] | str | Mapping[str, Any]] | None = None,
     on_round: Callable[[RoundMetrics], None] | None = None,
     progress: bool = False,
-    **settings: Unpack[Parameters],
+    **settings: Unpack[RunParameters],
 ) -> Result:
     """Train a model over clients whose data stay apart, and return what came of it.
 

@@ -31,8 +31,11 @@ from fedacg.methods.dp import promise_of
 from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
 from fedacg.runs.history import human_bytes
+from fedacg.runs.provenance import checksums
 from fedacg.simulation import fused
 from fedacg.simulation.account import Account
+from fedacg.simulation.asynchronous import AsynchronousFederation
+from fedacg.simulation.clock import Clock
 from fedacg.simulation.engine import Job, Measured
 from fedacg.simulation.federation import Federation, Memory, ServerState, first_server
 from fedacg.simulation.replies import Probe
@@ -108,6 +111,7 @@ def check_needs(
 ) -> None:
     """Refuse a method whose needs this federation does not meet."""
     everybody = experiment.cohort.count(clients) == clients and experiment.cohort.draw == "exact"
+    everybody = everybody and not experiment.clock.drops
     if cohorts is not None:
         everybody = all(len(cohort) == clients for cohort in cohorts)
     promise = promise_of(method)
@@ -116,9 +120,38 @@ def check_needs(
         "uniform weights": experiment.cohort.weights == "uniform",
         "spaced cohorts": cohorts is None and experiment.cohort.gap >= len(promise.bands if promise else ()),
     }
+    if promise and experiment.clock.drops:
+        what = "whose update is dropped follows from who was asked, and its privacy is not counted that way"
+        raise InputError(f"method.name = {experiment.method.name!r}: with a clock that drops updates, {what}")
+    if experiment.asynchronous.buffer:
+        check_asynchronous(experiment, method, cohorts, clients)
+        met["full participation"] = False
     for need in sorted(method.needs):
         if not met.get(need, True):
             raise InputError(f"method.name = {experiment.method.name!r}: needs {NEEDS[need]}")
+
+
+def check_asynchronous(
+    experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int
+) -> None:
+    """Refuse what has no meaning where rounds wait for nobody."""
+    buffer, there = experiment.asynchronous.buffer, experiment.population.present or clients
+    if buffer > there:
+        raise SettingError("asynchronous.buffer", str(buffer), f"there are only {there} clients")
+    if method.rule.first_exchange:
+        what = "its rounds have two exchanges, and asynchronous ones have none to wait for"
+        raise InputError(f"method.name = {experiment.method.name!r}: {what}")
+    rule, covered = method.rule, any(link.covers for link in method.upload)
+    if covered or rule.silent or rule.always or rule.moves_buffers or not rule.common:
+        what = "asynchronous rounds have no cohort, and it goes by one"
+        raise InputError(f"method.name = {experiment.method.name!r}: {what}")
+    if experiment.evaluate.clients != "none":
+        value = repr(experiment.evaluate.clients)
+        raise SettingError("evaluate.clients", value, "is measured in synchronous rounds only")
+    if experiment.failures.bad:
+        raise SettingError("failures.bad", f"{experiment.failures.bad:g}", "is for synchronous rounds only")
+    if cohorts is not None:
+        raise InputError("cohorts: asynchronous rounds ask one client after the other; leave them out")
 
 
 @dataclass(frozen=True)
@@ -146,12 +179,13 @@ def load_data(experiment: Experiment) -> FederatedData:
     """The data a description names, dealt to its clients."""
     if experiment.data.name == GIVEN:
         raise InputError("data.name = 'python': these data were given from Python; run that program again")
-    return set_aside(experiment, federate(experiment.data, experiment.seed))
+    federated = set_aside(experiment, federate(experiment.data, experiment.seed_of("split")))
+    return replace(federated, checksums=checksums(federated))
 
 
 def set_aside(experiment: Experiment, federated: FederatedData) -> FederatedData:
     """The data with what is held out to validate and to test clients on, and no more to evaluate than asked."""
-    seed, most = experiment.seed, experiment.evaluate.examples
+    seed, most = experiment.seed_of("split"), experiment.evaluate.examples
     held = hold_out(federated, experiment.data, seed)
     if experiment.evaluate.clients == "held-out":
         held = hold_out_tests(held, experiment.evaluate.held_out, seed)
@@ -185,8 +219,9 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     }
     if not is_plugin(settings.name):
         check_memory(settings.name, parameters(settings.name, **named))
+    weights = experiment.seed_of("weights")
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(stream_seed(experiment.seed, "model"))
+        torch.default_generator.manual_seed(stream_seed(weights, "model"))
         module = models.build(settings.name, **named)
     wish = bool(getattr(module, "channels_last", False))
     channels_last = wish if settings.layout == "auto" else settings.layout == "channels-last"
@@ -199,19 +234,26 @@ def sampling(
     cohorts: Sequence[Sequence[int]] | None = None,
     presence: Presence | None = None,
     sampler: Sampler | None = None,
+    clock: Clock | None = None,
 ) -> Sampling:
     """Who takes part in the rounds of a federation of so many clients."""
     experiment.check_cohorts(clients)
     return Sampling(
         experiment.cohort,
         clients=clients,
-        seed=experiment.seed,
+        seed=experiment.seed_of("cohorts"),
         population=experiment.population,
         failures=experiment.failures,
         cohorts=cohorts,
         presence=presence,
         sampler=sampler,
+        clock=clock,
     )
+
+
+def make_clock(experiment: Experiment, job: Job) -> Clock:
+    """The clock of a federation; without a profile nothing takes any time."""
+    return Clock(experiment.clock, job, experiment.seed_of("cohorts"))
 
 
 @dataclass(frozen=True)
@@ -230,17 +272,20 @@ class Plan:
 
     def federation(self, engine: Engine, memory: Memory, probes: Sequence[Probe]) -> Federation:
         """The federation before its first round."""
-        return Federation(
-            self.job,
-            engine,
-            rounds=self.experiment.rounds,
-            sampling=self.sampling,
-            evaluate=self.experiment.evaluate,
-            memory=memory,
-            probes=probes,
-            account=self.account,
-            metrics=self.metrics,
-        )
+        experiment, job = self.experiment, self.job
+        shared: dict[str, Any] = {
+            "rounds": experiment.rounds,
+            "sampling": self.sampling,
+            "evaluate": experiment.evaluate,
+            "memory": memory,
+            "probes": probes,
+            "account": self.account,
+            "metrics": self.metrics,
+        }
+        if not experiment.asynchronous.buffer:
+            return Federation(job, engine, **shared)
+        clock = make_clock(experiment, job)
+        return AsynchronousFederation(job, engine, settings=experiment.asynchronous, clock=clock, **shared)
 
 
 def plan(
@@ -265,6 +310,9 @@ def plan(
     job = make_job(experiment, ingredients, _group(experiment, ingredients, draws.size))
     if experiment.failures.attack == "label-flip" and not job.data.classes:
         raise SettingError("failures.attack", "'label-flip'", "needs labels that are classes")
+    if experiment.clock.profile and not experiment.asynchronous.buffer:
+        clock = make_clock(experiment, job)
+        draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence, sampler, clock)
     own = {**named_metrics(experiment.evaluate.metrics), **check_metrics(metrics or {})}
     return Plan(experiment, replace(job, measured=measured), draws, own, _account(experiment, job, draws))
 
@@ -405,7 +453,7 @@ def make_job(experiment: Experiment, ingredients: Ingredients, group: int = 1) -
         data=ingredients.data,
         method=ingredients.method,
         local=experiment.local,
-        seed=experiment.seed,
+        seed=experiment.seed_of("batches"),
         evaluate_batch=experiment.evaluate.batch,
         group=group,
         device=experiment.engine.device,

@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from fedacg import engines
 from fedacg.config.experiment import Experiment
+from fedacg.config.sections import STREAMS
 from fedacg.core.vector import FlatModel, Layout, clone, sha256
 from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
+from fedacg.runs import provenance
 from fedacg.runs.build import Ingredients, choose_engine, plan
 from fedacg.runs.callbacks import Callback, RunView, named_callbacks
 from fedacg.runs.client_states import ClientStates, scratch_folder
@@ -123,7 +125,7 @@ def play(
             if moment is not None:
                 check_fit(moment, federation.server)
                 check_states(planned.job, history, memory)
-                if presence is None:
+                if presence is None and not experiment.asynchronous.buffer:
                     check_cohorts(history, federation.sampling)
                 federation.resume(moment, history)
             elif warm is not None:
@@ -172,6 +174,8 @@ class _Play:
             summary["data"] = asdict(origin)
         if account := self._federation.account:
             summary["privacy"] = account.summary(self._history)
+        if found := self._ingredients.data.checksums:
+            summary["checksums"] = dict(found)
         store = self._store
         if store:
             store.finish(summary)
@@ -284,6 +288,9 @@ def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[
             "torch": torch.__version__,
             "numpy": np.__version__,
         },
+        "seeds": {stream: experiment.seed_of(stream) for stream in STREAMS},
+        "commit": provenance.commit(),
+        "machine": provenance.machine(),
         "vector_sha256": sha256(vector),
     }
 

@@ -41,7 +41,7 @@ class Session:
         """Make what a description names; the data only if those of the last one are others."""
         evaluate = experiment.evaluate
         held_out = evaluate.held_out if evaluate.clients == "held-out" else 0
-        wanted = experiment.data, experiment.seed, evaluate.examples, held_out
+        wanted = experiment.data, experiment.seed_of("split"), evaluate.examples, held_out
         if self._data is None or self._data[0] != wanted:
             self._data = None  # the old go before the new are read
             self._data = wanted, load_data(experiment)

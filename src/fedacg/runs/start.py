@@ -16,6 +16,7 @@ from fedacg.methods.rules import State, released
 from fedacg.runs.client_states import ClientStates
 from fedacg.runs.folder import CHECKPOINT, EXPERIMENT, load_moment
 from fedacg.runs.history import History
+from fedacg.simulation.asynchronous import VERSION
 from fedacg.simulation.engine import Job
 from fedacg.simulation.federation import ServerState
 from fedacg.simulation.sampling import Sampling
@@ -38,7 +39,8 @@ def warm_start(experiment: Experiment, job: Job, begin: ServerState, layout: Lay
     folder = Path(experiment.start)
     if not os.path.lexists(folder / CHECKPOINT):
         raise SettingError("start", repr(experiment.start), f"there is no run with a {CHECKPOINT} there")
-    found = layout.from_canonical(_fitting(experiment, load_moment(folder).vectors, begin.vectors))
+    vectors = _fitting(experiment, load_moment(folder).vectors, begin.vectors)
+    found = layout.from_canonical({name: vectors[name] for name in vectors if not name.startswith(VERSION)})
     if experiment.start_vectors == "model":
         theta = released(found)
         return ServerState(0, {**job.first_state(theta.clone()), "buffers": found["buffers"]})
@@ -99,7 +101,8 @@ def check_cohorts(history: History, sampling: Sampling) -> None:
 
 def check_fit(found: ServerState, expected: ServerState) -> None:
     """Refuse a checkpoint of another model or method."""
-    for name in sorted(found.vectors.keys() | expected.vectors.keys()):
+    names = {name for name in found.vectors.keys() | expected.vectors.keys() if not name.startswith(VERSION)}
+    for name in sorted(names):
         ours, theirs = expected.vectors.get(name), found.vectors.get(name)
         if ours is None or theirs is None or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             shapes = [None if v is None else (tuple(v.shape), str(v.dtype)) for v in (theirs, ours)]

@@ -19,6 +19,7 @@ from fedacg.methods.rules import State, Totals, released
 from fedacg.simulation import clients
 from fedacg.simulation.account import Account
 from fedacg.simulation.clients import ClientFigures
+from fedacg.simulation.clock import CLOCK
 from fedacg.simulation.drift import Drift
 from fedacg.simulation.engine import Answers, Engine, Held, Job, Network, Task, Training
 from fedacg.simulation.metrics import RoundMetrics
@@ -124,10 +125,41 @@ class Federation:
             state = {**moved, "buffers": moved["buffers"] if rule.moves_buffers else buffers}
         beside_down, beside_up = rule.beside_bytes(len(attendance.asked), totals.count)
         waited += replies.seconds + asked_first.seconds
-        aggregated = perf_counter()
 
         spent = self.account.scores(self._history, attendance.asked) if self.account else {}
         self._alone.changed(set(replies.clients))
+        down = 0 if rule.silent else len(attendance.asked) * message_bytes(broadcast) + beside_down
+        return self._finish(
+            round,
+            state,
+            replies,
+            (start, waited),
+            cohort=attendance.asked,
+            stragglers=[client for client in attendance.stragglers if client not in training.lost],
+            sent=(down, 0 if rule.silent else asked_first.bytes + replies.bytes + beside_up),
+            training=training,
+            scores={**totals.figures, **spent, **self._time(attendance.seconds)},
+        )
+
+    def _finish(
+        self,
+        round: Round,
+        state: State,
+        replies: Replies,
+        since: tuple[float, float],
+        *,
+        cohort: tuple[int, ...],
+        stragglers: Sequence[int],
+        sent: tuple[int, int],
+        training: Training,
+        scores: Mapping[str, float],
+    ) -> RoundMetrics:
+        """Evaluate where a round has taken the server, and measure it.
+
+        `since` is when it began and how long clients were waited for, `sent` bytes down and up.
+        """
+        start, waited = since
+        aggregated = perf_counter()
         tested = self._look(state, self._due(round.number), round)
         if self._evaluate.measures_clients(round.number, self.rounds):
             tested.scores.update(self._measure(state, round))
@@ -135,25 +167,32 @@ class Federation:
         return RoundMetrics(
             round=round.number,
             lr=round.lr,
-            cohort=attendance.asked,
+            cohort=cohort,
             answered=tuple(replies.clients),
-            stragglers=tuple(c for c in attendance.stragglers if c not in training.lost) or None,
+            stragglers=tuple(stragglers) or None,
             examples=sum(replies.examples),
             train_loss=replies.loss,
-            bytes_down=0 if rule.silent else len(attendance.asked) * message_bytes(broadcast) + beside_down,
-            bytes_up=0 if rule.silent else asked_first.bytes + replies.bytes + beside_up,
+            bytes_down=sent[0],
+            bytes_up=sent[1],
             seconds_train=waited,
             seconds_aggregate=aggregated - start - waited,
             seconds_evaluate=perf_counter() - aggregated,
             test_accuracy=tested.accuracy,
             test_loss=tested.loss,
             client_losses=tuple(replies.losses) if self._evaluate.client_losses else None,
-            drift=self._drift.figures(rule.momentum(state))
+            drift=self._drift.figures(self.job.method.rule.momentum(state))
             if replies.clients and not training.stand_ins
             else None,
-            scores={**tested.scores, **totals.figures, **spent} or None,
+            scores={**tested.scores, **scores} or None,
             extra={"lost": {str(client): why for client, why in training.lost.items()}} if training.lost else {},
         )
+
+    def _time(self, seconds: float) -> dict[str, float]:
+        """Where the clock stands when a round ends that took so long; nothing without a clock."""
+        if self.sampling.clock is None:
+            return {}
+        before = self._history[-1].score(CLOCK) if self._history else 0.0
+        return {CLOCK: (before or 0.0) + seconds}
 
     def _context(self, number: int) -> Round:
         lr = rate_of_round(self.job.local, number, self.rounds)

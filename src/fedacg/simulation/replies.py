@@ -140,7 +140,7 @@ class Replies:
             share=1 / len(self._weights),
             examples=examples,
             steps=task.steps,
-            total_lr=total_rate(rates_of_steps(self._job.local, self._round.lr, task.steps, epoch)),
+            total_lr=total_rate(rates_of_steps(self._job.local, task.round.lr, task.steps, epoch)),
             loss=answers.losses[row],
             delta=sent["delta"][row],
             buffers=sent["buffers"][row],

@@ -18,6 +18,7 @@ from fedacg.config.sections import CohortSettings, FailureSettings, PopulationSe
 from fedacg.core.plugins import is_plugin, load_function
 from fedacg.core.randomness import numpy_generator
 from fedacg.errors import InputError, SettingError
+from fedacg.simulation.clock import Clock
 from fedacg.simulation.metrics import RoundMetrics
 
 _KEY = "cohort.draw"
@@ -32,6 +33,8 @@ class Attendance:
     """Those of the asked whose update arrives."""
     stragglers: tuple[int, ...]
     """Those of the answered who do only part of their steps."""
+    seconds: float = 0.0
+    """How long the round takes by the clock, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +124,12 @@ class Sampling:
         cohorts: Sequence[Sequence[int]] | None = None,
         presence: Presence | None = None,
         sampler: Sampler | None = None,
+        clock: Clock | None = None,
     ) -> None:
         population = population or PopulationSettings()
         cohort.check(population.present or clients)
         self._cohort, self._failures, self._cohorts = cohort, failures or FailureSettings(), cohorts
-        self._clients, self._seed = clients, seed
+        self._clients, self._seed, self.clock = clients, seed, clock
         self._presence: Presence = presence or Population(population, clients, seed)
         self._sampler = load_function(_KEY, cohort.draw) if is_plugin(cohort.draw) else sampler
         if cohort.draw == GIVEN and self._sampler is None and cohorts is None:
@@ -161,7 +165,12 @@ class Sampling:
         fates = [self._fate(round, client) for client in asked]
         answered = [client for client, (drops, _) in zip(asked, fates, strict=True) if not drops]
         stragglers = [c for c, (drops, straggles) in zip(asked, fates, strict=True) if straggles and not drops]
-        return Attendance(tuple(asked), tuple(answered), tuple(stragglers))
+        if self.clock is None:
+            return Attendance(tuple(asked), tuple(answered), tuple(stragglers))
+        steps = {client: self.steps(self.clock.planned(client), client in stragglers) for client in answered}
+        times = {client: self.clock.seconds(client, count) for client, count in steps.items()}
+        taken, seconds = self.clock.close(times, len(asked), self._wanted(len(asked)))
+        return Attendance(tuple(asked), tuple(taken), tuple(c for c in stragglers if c in taken), seconds)
 
     def steps(self, planned: int, straggles: bool) -> int:
         """K of a client that was to do so many steps."""
@@ -181,12 +190,13 @@ class Sampling:
         if there == 0:
             return []
         rng = numpy_generator(self._seed, "cohort", round)
-        count = self._cohort.count(there)
+        count = min(there, self._over_selected(self._cohort.count(there)))
         if self._sampler is not None:
             return self._chosen(self._sampler, Draw(round, self._clients, present, count, rng, history))
         if self._cohort.draw == "coin":
             # As many heads as so many coins show, and then who they were: the same as a coin for everyone.
-            count = int(rng.binomial(there, self._cohort.fraction if not self._cohort.size else count / there))
+            chance = self._cohort.fraction * self._over if not self._cohort.size else count / there
+            count = int(rng.binomial(there, min(1.0, chance)))
         if self._cohort.draw == "spaced":
             present = self._rested(round, present, history)
             there, count = len(present), min(count, len(present))
@@ -200,6 +210,20 @@ class Sampling:
         lately = [client for m in history if m.round > round - self._cohort.gap for client in m.cohort]
         everybody = np.arange(self._clients) if present is None else present
         return np.setdiff1d(everybody, np.array(lately, dtype=np.int64), assume_unique=False)
+
+    @property
+    def _over(self) -> float:
+        return self.clock.settings.over_select if self.clock else 1.0
+
+    def _over_selected(self, count: int) -> int:
+        """How many are asked where so many answers are wanted."""
+        return round(count * self._over)
+
+    def _wanted(self, asked: int) -> int:
+        """How many answers are waited for when so many clients were asked."""
+        if self._over == 1 or self._cohorts is not None:
+            return asked
+        return round(asked / self._over) if self._cohort.draw == "coin" else min(asked, self.size)
 
     def _chosen(self, sampler: Sampler, draw: Draw) -> list[int]:
         """What a sampler of the user's own says, checked."""

@@ -313,7 +313,7 @@ class Worker:
 
 _LINKS = "upload/"
 """Where the links of the upload chain keep what they keep."""
-_FEW = 2
+FEW = 2
 """Examples of the rehearsal: normalisation over a batch needs more than one."""
 
 
@@ -323,8 +323,8 @@ def rehearse(job: Job) -> Traffic:
     It changes nothing, and what cannot work at all fails here, before anything is begun.
     """
     clients = job.data.clients
-    client = next((c for c in range(min(len(clients), 64)) if clients.size(c) >= _FEW), 0)
-    few = ViewExamples(clients[client], torch.arange(min(_FEW, clients.size(client))))
+    client = next((c for c in range(min(len(clients), 64)) if clients.size(c) >= FEW), 0)
+    few = ViewExamples(clients[client], torch.arange(min(FEW, clients.size(client))))
     worker = Worker(replace(job, group=1, device="cpu", data=replace(job.data, clients=_One(client, few))))
     rule, buffers = job.method.rule, worker.flat.read_buffers()
     round = Round(number=1, clients=len(clients), expected=1, lr=job.local.lr, seed=job.seed)

@@ -18,6 +18,8 @@ class Option:
     """The values there are, where they are few."""
     whole: bool = False
     """Whether it counts something."""
+    search: tuple[float, ...] = ()
+    """The values that tuning tries: those that its paper searched, or else ones that bracket the default."""
 
     def admits(self, value: float) -> bool:
         if self.only:
@@ -35,14 +37,14 @@ class Option:
         return kind + f"{'(' if self.low_open else '['}{self.low:g}, {high}{')' if self.high_open else ']'}"
 
 
-def rate(default: float) -> Option:
+def rate(default: float, *search: float) -> Option:
     """A coefficient that may be zero."""
-    return Option(default, low=0)
+    return Option(default, low=0, search=search)
 
 
-def positive(default: float) -> Option:
+def positive(default: float, *search: float) -> Option:
     """A coefficient that may not."""
-    return Option(default, low=0, low_open=True)
+    return Option(default, low=0, low_open=True, search=search)
 
 
 def count(default: int) -> Option:
@@ -50,9 +52,9 @@ def count(default: int) -> Option:
     return Option(default, low=1, whole=True)
 
 
-def fraction(default: float) -> Option:
+def fraction(default: float, *search: float) -> Option:
     """A decay in [0, 1)."""
-    return Option(default, low=0, high=1)
+    return Option(default, low=0, high=1, search=search)
 
 
 @dataclass(frozen=True)

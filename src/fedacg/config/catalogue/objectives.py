@@ -9,7 +9,7 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Li et al., MLSys 2020",
         link="https://arxiv.org/abs/1812.06127",
         equation="ℓ + μ/2 ‖w − φ‖²; θ ← θ + Δ",
-        options={"mu": rate(0.001), "server_lr": positive(1.0)},
+        options={"mu": rate(0.001, 0.1, 0.01, 0.001), "server_lr": positive(1.0)},
         build="fedacg.methods.fedprox:fedprox",
     ),
     Entry(
@@ -18,7 +18,7 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Li, He, Song, CVPR 2021",
         link="https://arxiv.org/abs/2103.16257",
         equation="ℓ + μ log(1 + e^{(s(z,z_p) − s(z,z_g))/T}); θ ← θ + Δ",
-        options={"mu": rate(1.0), "temperature": positive(0.5), "server_lr": positive(1.0)},
+        options={"mu": rate(1.0, 0.1, 1, 5, 10), "temperature": positive(0.5), "server_lr": positive(1.0)},
         build="fedacg.methods.moon:moon",
     ),
     Entry(
@@ -41,7 +41,7 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Zhang et al., ICML 2022",
         link="https://arxiv.org/abs/2209.00189",
         equation="CE on z_c − τ n_{i,c}^{−1/4}; θ ← θ + Δ",
-        options={"tau": rate(1.0), "server_lr": positive(1.0)},
+        options={"tau": rate(1.0, 0.1, 0.5, 1), "server_lr": positive(1.0)},
         build="fedacg.methods.fedlc:fedlc",
     ),
     Entry(
@@ -51,7 +51,7 @@ ENTRIES: tuple[Entry, ...] = (
         link="https://arxiv.org/abs/2106.03097",
         equation="(1−β) CE + β KL(z_g ‖ z) over classes ≠ y; θ ← θ + Δ",
         options={
-            "beta": Option(0.3, low=0, high=1, high_open=False),
+            "beta": Option(0.3, low=0, high=1, high_open=False, search=(0.1, 0.3, 0.5)),
             "temperature": positive(1.0),
             "server_lr": positive(1.0),
         },
@@ -63,7 +63,7 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Shi et al., ICLR 2023",
         link="https://arxiv.org/abs/2210.00226",
         equation="CE + β/B · mean off-diagonal (XᵀX)²; θ ← θ + Δ",
-        options={"beta": rate(0.01), "server_lr": positive(1.0)},
+        options={"beta": rate(0.01, 0.001, 0.01, 0.1), "server_lr": positive(1.0)},
         build="fedacg.methods.feddecorr:feddecorr",
     ),
     Entry(

@@ -23,7 +23,7 @@ MODIFIERS: tuple[Modifier, ...] = (
         reference="Kim, Kim, Han, CVPR 2024",
         link="https://arxiv.org/abs/2201.03172",
         equation="φ = θ + λm; m ← λm + Δ; θ ← θ + m in place of averaging",
-        options={"lam": fraction(0.85)},
+        options={"lam": fraction(0.85, 0.8, 0.85, 0.9)},
         apply="fedacg.methods.fedacg:swap_in_lookahead",
     ),
     Modifier(
@@ -32,7 +32,7 @@ MODIFIERS: tuple[Modifier, ...] = (
         reference="Li et al., MLSys 2020",
         link="https://arxiv.org/abs/1812.06127",
         equation="adds μ/2 ‖w − φ‖² to the objective",
-        options={"mu": rate(0.001)},
+        options={"mu": rate(0.001, 0.1, 0.01, 0.001)},
         apply="fedacg.methods.fedprox:add_proximal",
     ),
     Modifier(
@@ -59,7 +59,7 @@ MODIFIERS: tuple[Modifier, ...] = (
         reference="Foret et al., ICLR 2021; Qu et al., ICML 2022",
         link="https://arxiv.org/abs/2206.02618",
         equation="w ← w − η g(w + ρ g/‖g‖; B)",
-        options={"rho": rate(0.1)},
+        options={"rho": rate(0.1, 0.01, 0.05, 0.1)},
         apply="fedacg.methods.sam:add_sam",
     ),
     Modifier(

@@ -18,7 +18,7 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Hsu, Qi, Brown, 2019",
         link="https://arxiv.org/abs/1909.06335",
         equation="m ← βm + Δ; θ ← θ + m",
-        options={"beta": fraction(0.4), "server_lr": positive(1.0)},
+        options={"beta": fraction(0.4, 0.4, 0.6, 0.8), "server_lr": positive(1.0)},
         build="fedacg.methods.fedavgm:fedavgm",
     ),
     Entry(
@@ -27,7 +27,11 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Kim, Kim, Han, CVPR 2024",
         link="https://arxiv.org/abs/2201.03172",
         equation="φ = θ + λm; ℓ + β/2 ‖w − φ‖²; m ← λm + Δ; θ ← θ + m",
-        options={"lam": fraction(0.85), "beta": rate(0.01), "server_lr": positive(1.0)},
+        options={
+            "lam": fraction(0.85, 0.8, 0.85, 0.9),
+            "beta": rate(0.01, 0.1, 0.01, 0.001),
+            "server_lr": positive(1.0),
+        },
         build="fedacg.methods.fedacg:fedacg",
     ),
     Entry(
@@ -39,8 +43,8 @@ ENTRIES: tuple[Entry, ...] = (
         options={
             "beta1": fraction(0.9),
             "beta2": fraction(0.99),
-            "tau": positive(0.001),
-            "server_lr": positive(0.01),
+            "tau": positive(0.001, 0.0001, 0.001, 0.01),
+            "server_lr": positive(0.01, 0.003, 0.01, 0.03),
         },
         build="fedacg.methods.fedadam:fedadam",
     ),
@@ -53,8 +57,8 @@ ENTRIES: tuple[Entry, ...] = (
         options={
             "beta1": fraction(0.9),
             "beta2": fraction(0.99),
-            "tau": positive(0.001),
-            "server_lr": positive(0.01),
+            "tau": positive(0.001, 0.0001, 0.001, 0.01),
+            "server_lr": positive(0.01, 0.003, 0.01, 0.03),
         },
         build="fedacg.methods.fedyogi:fedyogi",
     ),
@@ -64,7 +68,11 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Reddi et al., ICLR 2021",
         link="https://arxiv.org/abs/2003.00295",
         equation="v ← v + Δ²; θ ← θ + η_g m/(√v + τ)",
-        options={"beta1": fraction(0.0), "tau": positive(0.001), "server_lr": positive(0.01)},
+        options={
+            "beta1": fraction(0.0),
+            "tau": positive(0.001, 0.0001, 0.001, 0.01),
+            "server_lr": positive(0.01, 0.003, 0.01, 0.03),
+        },
         build="fedacg.methods.fedadagrad:fedadagrad",
     ),
     Entry(
@@ -87,7 +95,7 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Wang et al., ICLR 2020",
         link="https://arxiv.org/abs/1910.00643",
         equation="u ← βu − Δ/η; θ ← θ − αηu",
-        options={"beta": fraction(0.5), "alpha": positive(1.0)},
+        options={"beta": fraction(0.5, 0.3, 0.5, 0.7), "alpha": positive(1.0)},
         build="fedacg.methods.slowmo:slowmo",
     ),
     Entry(

@@ -9,7 +9,10 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Xu et al., 2021",
         link="https://arxiv.org/abs/2106.10874",
         equation="w ← w − η(αg + (1−α)D); D ← −Δ/(ηK); θ ← θ + Δ",
-        options={"alpha": Option(0.1, low=0, high=1, low_open=True, high_open=False), "server_lr": positive(1.0)},
+        options={
+            "alpha": Option(0.1, low=0, high=1, low_open=True, high_open=False, search=(0.1, 0.3, 0.5)),
+            "server_lr": positive(1.0),
+        },
         build="fedacg.methods.fedcm:fedcm",
     ),
     Entry(
@@ -64,7 +67,7 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Qu et al., ICML 2022",
         link="https://arxiv.org/abs/2206.02618",
         equation="w ← w − η g(w + ρ g/‖g‖; B); θ ← θ + Δ",
-        options={"rho": rate(0.1), "server_lr": positive(1.0)},
+        options={"rho": rate(0.1, 0.01, 0.05, 0.1), "server_lr": positive(1.0)},
         build="fedacg.methods.sam:fedsam",
     ),
     Entry(
@@ -140,7 +143,7 @@ ENTRIES: tuple[Entry, ...] = (
         reference="Karimireddy et al., NeurIPS 2021",
         link="https://arxiv.org/abs/2008.03606",
         equation="w ← w − η(g(w) − g(φ) + c + βm); m ← βm + c; c = Σ ω_i ∇f_i(φ)",
-        options={"beta": fraction(0.9), "server_lr": positive(1.0)},
+        options={"beta": fraction(0.9, 0.5, 0.9, 0.99), "server_lr": positive(1.0)},
         build="fedacg.methods.mime:mime",
     ),
     Entry(

@@ -1,0 +1,88 @@
+"""`fedacg tune`: the same number of trials for every method, chosen by validation."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedacg.cli.run import AGAIN, Quiet, Recipe, ResumeMany, Set, parse_names, parse_out, refuse_options, stopped
+from fedacg.cli.stopping import interruptible
+from fedacg.config.recipe import find, override
+from fedacg.core.files import safe_name
+
+if TYPE_CHECKING:
+    from fedacg.config.experiment import Experiment
+
+
+def tune(
+    recipe: Recipe,
+    methods: Annotated[str, typer.Option("--methods", "-m", help="Names with commas between them.")],
+    trials: Annotated[int, typer.Option("--trials", "-n", help="For each method.")] = 15,
+    strategy: Annotated[
+        str, typer.Option("--strategy", help="random, or halving: only the best third of each stage goes on.")
+    ] = "random",
+    lr: Annotated[
+        str | None, typer.Option("--lr", help="Learning rates to try; 0.01,0.03,0.1,0.3 by default, - for none.")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", "-g", help="A further key and its values, as in local.clip=0,10."),
+    ] = None,
+    settings: Set = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The folder for trials and report; runs/NAME-tune by default.",
+            parser=parse_out,
+            metavar="PATH",
+        ),
+    ] = None,
+    resume: ResumeMany = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tune methods with the same budget: trials in a declared space, chosen by validation."""
+    refuse_options(settings or [])
+    tree = override(find(recipe), settings or [])
+    from fedacg.config.experiment import Experiment
+
+    first = Experiment.parse(tree)
+    folder = out or Path("runs") / safe_name(f"{first.name}-tune")
+    from fedacg.bench.grid import parse_axis
+    from fedacg.bench.tuning import RATES, Study
+
+    more = {axis.key: axis.values for axis in map(parse_axis, grid or [])}
+    rates = RATES if lr is None else [] if lr == "-" else parse_names(lr)
+    names = parse_names(methods)
+    study = Study(tree, names, folder, trials=trials, strategy=strategy, rates=rates, more=more)
+    from rich.console import Console
+
+    from fedacg.bench.tune_report import table, write
+    from fedacg.cli.multi_run import announce, display, names_of, play_missing, show
+    from fedacg.runs.session import Session
+
+    console = Console()
+    begun: list[Path] = []
+
+    def play(runs: Mapping[Path, "Experiment"]) -> None:
+        begun.extend(runs)
+        announce(console, session, runs, folder / "runs", resume=resume, quiet=quiet)
+        with display(console, quiet, runs) as progress:
+            play_missing(session, runs, names_of(runs), progress, [])  # a trial that diverged scores nothing
+
+    with Session(first.engine) as session:
+        try:
+            with interruptible():
+                found = study.play(play)
+        except KeyboardInterrupt:
+            raise stopped(console, AGAIN, begun) from None
+    written = write(study, found)
+    if quiet:
+        typer.echo(folder / "index.html")
+        return
+    console.print()
+    console.print(table(found))
+    console.print()
+    show(console, written.table, written.notes, written.paths)

@@ -1,0 +1,169 @@
+"""What can be told from chance: methods in pairs over their seeds, and over many settings at once.
+
+The numbers come from `statistics`; here they become tables, files and chapters of the page.
+"""
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedacg.core.output import csv_text
+from fedacg.report import statistics
+from fedacg.report.cells import ABSENT, Cell, Column, to_markdown
+from fedacg.report.curves import render
+from fedacg.report.page import Chapter, Picture
+from fedacg.report.runs import Settings, comparable, essential, identity, labels
+from fedacg.report.series import Material
+from fedacg.report.statistics import Difference
+from fedacg.report.style import styles_of
+from fedacg.report.table import Row
+
+Parts = tuple[list[Chapter], dict[str, bytes]]
+"""Chapters of a page, and files beside it."""
+
+
+def parts(material: Material) -> Parts:
+    """What there is to say: nothing where no two methods have two seeds in common."""
+    pairs, pair_files = _paired(material.rows)
+    overall, overall_files = _overall(material)
+    return [*pairs, *overall], {**pair_files, **overall_files}
+
+
+def _paired(rows: Sequence[Row]) -> Parts:
+    samples = [row.sample(row.moving_average) for row in rows]
+    if not any(samples):
+        return [], {}
+    best = max(
+        (place for place, sample in enumerate(samples) if sample),
+        key=lambda place: float(np.mean(list(samples[place].values()))),
+    )
+    found = statistics.differences(samples, best)
+    if not any(found):
+        return [], {}
+    forms: dict[str, Callable[[Difference], str]] = {
+        "pairs": lambda each: f"{each.pairs}",
+        "difference, points": lambda each: f"{each.mean:+.2f}",
+        "95 % interval": lambda each: f"{each.low:+.2f} to {each.high:+.2f}",
+        "p (Holm)": lambda each: f"{each.p:.3f}" if each.p >= 0.001 else "<0.001",
+        "better with probability": lambda each: f"{each.improvement:.2f}",
+        "told from chance": lambda each: "yes" if each.told else "no",
+    }
+    columns = [Column("method", tuple(Cell(row.label) for row in rows))]
+    for heading, form in forms.items():
+        columns.append(Column(heading, tuple(Cell(ABSENT if each is None else form(each)) for each in found)))
+    words = (
+        f"Each method less {rows[best].label}, which has the highest mean: the final moving average of the test "
+        "accuracy, in pairs of runs with the same seed. The interval is a bootstrap of the mean difference and is "
+        "narrow with few seeds; whether a difference is told from chance goes by a paired t-test, corrected by "
+        "Holm for the number of comparisons, at 5 %."
+    )
+    files = {
+        "differences.csv": _paired_csv(rows, best, found).encode(),
+        "differences.md": f"{to_markdown(columns)}\n{words}\n".encode(),
+    }
+    return [Chapter("Differences", words, columns, [])], files
+
+
+def _paired_csv(rows: Sequence[Row], best: int, found: Sequence[Difference | None]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = ("pairs", "mean", "low", "high", "p", "improvement", "told")
+    writer.writerow(["label", "less", *names])
+    for row, each in zip(rows, found, strict=True):
+        if each is not None:
+            figures = [getattr(each, name) for name in names]
+            writer.writerow([csv_text(row.label), csv_text(rows[best].label), *figures])
+    return out.getvalue()
+
+
+def _overall(material: Material) -> Parts:
+    """Methods that were all run in the same settings, two or more, over all of them."""
+    scores = _by_setting(material)
+    if len(scores) < 2 or len(next(iter(scores.values()))) < 2:
+        return [], {}
+    names = list(scores)
+    runs = {name: list(each.values()) for name, each in scores.items()}
+    first, tables = names[0], []
+    for name in names:
+        middle = statistics.interquartile_mean(np.concatenate([np.asarray(each) for each in runs[name]]))
+        low, high = statistics.interquartile_interval(runs[name])
+        tables.append((name, middle, low, high, statistics.probability_of_improvement(runs[name], runs[first])))
+    columns = [
+        Column("method", tuple(Cell(name) for name in names)),
+        Column("interquartile mean %", tuple(Cell(f"{middle:.2f}", value=middle) for _, middle, *_ in tables)),
+        Column("95 % interval", tuple(Cell(f"{low:.2f} to {high:.2f}") for _, _, low, high, _ in tables)),
+        Column(
+            f"better than {first} with probability",
+            tuple(Cell(ABSENT if name == first else f"{better:.2f}") for name, *_, better in tables),
+        ),
+    ]
+    settings = len(runs[first])
+    words = (
+        f"The final moving averages of {settings} settings together, as they are: the mean of the middle half of "
+        "all runs with a bootstrap over seeds within each setting, and the probability that a run is better than "
+        f"one of {first} in the same setting, the mean over settings."
+    )
+    figure = _profiles(runs)
+    picture = Picture(
+        name="profiles",
+        title="Performance profiles",
+        caption="The part of a method's runs that end above an accuracy, the mean over settings.",
+        alt="; ".join(f"{name}: interquartile mean {middle:.2f} %" for name, middle, *_ in tables),
+        png=render(figure, "png"),
+    )
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["label", "settings", "interquartile_mean_percent", "low", "high", f"better_than_{first}"])
+    writer.writerows([csv_text(name), settings, *figures] for name, *figures in tables)
+    files = {"overall.csv": out.getvalue().encode()}
+    files |= {f"profiles.{kind}": render(figure, kind) for kind in ("png", "pdf")}
+    return [Chapter("Over all settings", words, columns, [picture])], files
+
+
+def _by_setting(material: Material) -> dict[str, dict[tuple[str, ...], tuple[float, ...]]]:
+    """The final averages of every method in every setting; nothing unless all methods have all settings."""
+    rows = [row for row in material.rows if row.sample(row.moving_average)]
+    groups = [group for group, row in zip(material.groups, material.rows, strict=True) if row in rows]
+    several = [essential(each) for each in comparable([group.runs[0] for group in groups])]
+    keys = sorted({key for each in several for key in each})
+    own = [key for key in keys if key.startswith("method.")]
+    rest = [key for key in keys if not key.startswith("method.")]
+    firsts: dict[tuple[str, ...], Settings] = {}
+    found: dict[tuple[str, ...], dict[tuple[str, ...], tuple[float, ...]]] = defaultdict(dict)
+    for row, each in zip(rows, several, strict=True):
+        method = identity(each, own)
+        firsts.setdefault(method, {key: each[key] for key in own if key in each})
+        found[method][identity(each, rest)] = tuple(row.sample(row.moving_average).values())
+    if len({frozenset(each) for each in found.values()}) != 1:
+        return {}
+    order = list(next(iter(found.values())))
+    named = zip(labels(list(firsts.values())), found.values(), strict=True)
+    return {name: {setting: each[setting] for setting in order} for name, each in named}
+
+
+def _profiles(runs: dict[str, list[tuple[float, ...]]]) -> Figure:
+    figure = Figure(figsize=(6, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    every = [value for each in runs.values() for part in each for value in part]
+    steps = np.linspace(min(every) - 1, max(every) + 1, 400)
+    styles = styles_of([name.lower() for name in runs])
+    for style, (name, scores) in zip(styles, runs.items(), strict=True):
+        axes.plot(
+            steps,
+            statistics.performance_profile(scores, steps),
+            label=name,
+            color=style.paper,
+            linestyle=(0, style.dashes),
+        )
+    axes.set_xlabel("test accuracy at the end, %")
+    axes.set_ylabel("part of runs above it")
+    axes.grid(color="#e4e4e4", linewidth=0.7)
+    axes.spines[["top", "right"]].set_visible(False)
+    legend = figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
