@@ -22,12 +22,16 @@ def play(trial: Trial, grid: LoopGrid) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", ["fedacg+secure", "scaffold+secure"])
-def test_nodes_that_seal_end_where_a_simulation_does_within_the_rounding(method: str, tmp_path: Path) -> None:
-    trial = Trial(tmp_path, *SETTINGS, f"method.name='{method}'", "method.clip=2.0")
+@pytest.mark.parametrize(("rounds", "most"), [(1, 2 * 4 / 2**22), (2, 1e-4)])
+def test_nodes_that_seal_end_where_a_simulation_does_within_the_rounding(
+    method: str, rounds: int, most: float, tmp_path: Path
+) -> None:
+    trial = Trial(tmp_path, *SETTINGS, f"method.name='{method}'", "method.clip=2.0", f"rounds={rounds}")
     found = play(trial, trial.grid())
     expected = trial.simulate().vector
-    # Flower writes a number in 22 bits from −2 to 2, rounded at random; two rounds, with momentum in between.
-    assert float((found - expected).abs().max()) < 4 * 4 / 2**22
+    # Flower writes a number in 22 bits from −2 to 2, rounded at random. That bounds a first round; in a second one
+    # clients train from a slightly different model.
+    assert float((found - expected).abs().max()) < most
     assert not torch.equal(found, expected)
 
 
@@ -69,19 +73,19 @@ def test_what_a_node_sends_is_masked(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_real_node_that_is_killed_in_the_middle_of_a_sealed_round(tmp_path: Path) -> None:
     app = tmp_path / "app"
-    settings = ["rounds=2", "method.name='fedacg+secure'", "method.clip=2.0", "cohort.weights='uniform'"]
+    # One round, since the rounding of a first one goes through the training of a second, which has no such bound.
+    settings = ["rounds=1", "method.name='fedacg+secure'", "method.clip=2.0", "cohort.weights='uniform'"]
     app_template.write(app, app_template.describe(find("quickstart"), settings, nodes=3, own_data=False), nodes=3)
     (tmp_path / "federation").mkdir()
     with Deployment(tmp_path / "federation", nodes=3) as deployment:
         run = deployment.run(app)
-        run.wait_for("round 1 of 2: 3 of 3 answered")
-        run.wait_for("round 2: keys are shared, and updates are asked for")
+        run.wait_for("round 1: keys are shared, and updates are asked for")
         deployment.kill("node-1")
         assert run.wait(600) == "finished:completed", run.text
-        assert "round 2 of 2: 2 of 3 answered" in run.text
+        assert "round 1 of 1: 2 of 3 answered" in run.text
         folder = deployment.folder / "runs" / "quickstart-fedacg+secure-s0"
         saved = load_moment(folder)
     plain = Experiment.parse(read_toml(app / "experiment.toml"))
-    expected = simulated(plain, prepare(plain), cohorts=[[0, 1, 2], [0, 2]])
-    assert saved.round == 2
-    assert float((saved.vectors["theta"] - expected.vector).abs().max()) < 4 * 4 / 2**22
+    expected = simulated(plain, prepare(plain), cohorts=[[0, 2]])
+    assert saved.round == 1
+    assert float((saved.vectors["theta"] - expected.vector).abs().max()) < 2 * 4 / 2**22

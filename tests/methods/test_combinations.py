@@ -203,7 +203,8 @@ def test_one_can_be_shown_in_full(fedacg: Command, name: str) -> None:
     assert owner.link in outcome.out
     assert owner.reference in outcome.out
     for option, spec in owner.options.items():
-        assert f"{option} = {spec.default:g}, in {spec}\n" in outcome.out, option
+        tuned = ", tuned over " + ", ".join(f"{value:g}" for value in spec.search) if spec.search else ""
+        assert f"{option} = {spec.default:g}, in {spec}{tuned}\n" in outcome.out, option
 
 
 def test_a_count_is_a_whole_number() -> None:

@@ -125,7 +125,7 @@ def test_a_report_writes_the_differences(tmp_path: Path) -> None:
         fake_run(tmp_path / f"b{seed}", [0.55 + 0.1 * seed], method="fedacg", seed=seed)
     write([tmp_path], tmp_path / "out")
     (line,) = csv.DictReader((tmp_path / "out" / "differences.csv").read_text(encoding="utf-8").splitlines())
-    assert (line["label"], line["less"], line["pairs"], line["told"]) == ("fedavg", "fedacg", "3", "True")
+    assert (line["label"], line["less"], line["pairs"], line["told"]) == ("FedAvg", "FedACG", "3", "True")
     assert float(line["mean"]) == pytest.approx(-5)
     assert float(line["improvement"]) == pytest.approx(3 / 9)
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
@@ -142,8 +142,8 @@ def test_a_report_over_several_settings_has_an_overall_table(tmp_path: Path) -> 
     lines = {
         line["label"]: line for line in csv.DictReader((tmp_path / "out" / "overall.csv").read_text().splitlines())
     }
-    assert float(lines["fedavg"]["interquartile_mean_percent"]) == pytest.approx((61 + 80) / 2)
-    assert float(lines["fedacg"]["better_than_fedavg"]) == 1.0
+    assert float(lines["FedAvg"]["interquartile_mean_percent"]) == pytest.approx((61 + 80) / 2)
+    assert float(lines["FedACG"]["better_than_FedAvg"]) == 1.0
     assert (tmp_path / "out" / "profiles.pdf").stat().st_size > 1000
 
 

@@ -232,8 +232,8 @@ def _common_shape(named: list[Part]) -> tuple[int, ...]:
 
 
 def _count_classes(named: Iterable[Part], classes: int | None) -> int:
-    if classes is not None and classes < 1:
-        raise InputError(f"classes = {classes}: must be at least 1")
+    if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int) or classes < 1):
+        raise InputError(f"classes = {classes!r}: must be a whole number of at least 1")
     # With the number given, only what is in memory is checked against it.
     stored = (TensorExamples, SeveralExamples)
     read = (part for part in named if classes is None or isinstance(part[1], stored))

@@ -47,7 +47,7 @@ def write(
     Writes the table as table.csv, table.md and table.tex, the curves along rounds, bytes and seconds, the split
     and the clients' accuracies, if measured, as PNG and PDF, what can be told from chance, a card, and index.html,
     each whole or not at all. `targets` are fractions; without them, those that the experiments name are taken.
-    With `each_seed` the curves show single seeds. Another package may add a `chapter` to the page, and files to be put
+    With `each_seed` the curves show single seeds. Another package may add a `chapter` to the page, and files
     `beside` it. `clocks` are profiles of devices to tell the time by, and `spent` runs that count as budget beside
     those that are shown.
     """

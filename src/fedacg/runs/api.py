@@ -117,7 +117,11 @@ def run(
     check_flags(resume=resume, overwrite=overwrite, progress=progress)
     if resume and out is None:
         raise InputError("resume = True: say which run with out=")
-    looking = check_callbacks(callbacks or [])
+    looking = check_callbacks([] if callbacks is None else callbacks)
+    if on_round is not None:
+        if not callable(on_round):
+            raise InputError(f"on_round: is a {type(on_round).__name__}; must be a function of a round's metrics")
+        looking = [*looking, OnRound(on_round)]
     subject = Subject.of(experiment, model, clients, test, classes, loss, channels_last, settings)
     experiment = subject.parse(subject.tree)
     ingredients = subject.ingredients(experiment)
@@ -143,7 +147,7 @@ def run(
             overwrite=overwrite,
             cohorts=cohorts,
             sampler=sampler,
-            callbacks=[*looking, display, *([OnRound(on_round)] if on_round else [])],
+            callbacks=[*looking, display],
             metrics=metrics,
         )
 
