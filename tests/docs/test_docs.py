@@ -21,7 +21,7 @@ from fedacg.config.catalogue import GROUPS
 from fedacg.config.experiment import Experiment, flatten
 from fedacg.config.parameters import KEYS, NAMES
 from fedacg.config.recipe import find, override, recipe_names, with_method
-from fedacg.config.sections import Section
+from fedacg.config.section import Section
 from fedacg.data import catalogue, download
 from fedacg.methods import METHODS, MODIFIERS, Entry, Modifier
 from fedacg.runs.build import traffic_of

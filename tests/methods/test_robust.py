@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import fedacg
 from fedacg import methods
-from fedacg.config.sections import CohortSettings, FailureSettings
+from fedacg.config.participation import CohortSettings, FailureSettings
 from fedacg.data.examples import TensorExamples, labels
 from fedacg.errors import InputError
 from fedacg.methods.robust import Krum, Median, Trimmed

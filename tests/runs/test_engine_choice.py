@@ -8,7 +8,8 @@ from torch import nn
 
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, override, read_toml
-from fedacg.runs.build import Ingredients, choose_engine, multiplications, prepare
+from fedacg.runs.build import Ingredients, prepare
+from fedacg.runs.engine_choice import choose_engine, multiplications
 from fedacg.runs.runner import play
 from fedacg.runs.session import Session
 

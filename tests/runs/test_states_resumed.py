@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedacg import methods
 from fedacg.config.experiment import Experiment
-from fedacg.config.sections import CohortSettings, EvaluateSettings, LocalSettings
+from fedacg.config.participation import CohortSettings
+from fedacg.config.sections import EvaluateSettings, LocalSettings
 from fedacg.core.messages import Message
 from fedacg.data.own import from_pairs
 from fedacg.engines.processes import ProcessEngine

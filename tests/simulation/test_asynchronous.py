@@ -10,13 +10,8 @@ import pytest
 import torch
 
 from fedacg.config.experiment import Experiment
-from fedacg.config.sections import (
-    AsynchronousSettings,
-    ClockSettings,
-    CohortSettings,
-    EvaluateSettings,
-    LocalSettings,
-)
+from fedacg.config.participation import AsynchronousSettings, ClockSettings, CohortSettings
+from fedacg.config.sections import EvaluateSettings, LocalSettings
 from fedacg.data.own import from_pairs
 from fedacg.engines.serial import SerialEngine
 from fedacg.methods import build

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import fedacg
-from fedacg.config.sections import ClockSettings, LocalSettings
+from fedacg.config.participation import ClockSettings
+from fedacg.config.sections import LocalSettings
 from fedacg.data.own import from_pairs
 from fedacg.errors import InputError
 from fedacg.methods import build

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from fedacg import methods, models
-from fedacg.config.sections import CohortSettings, EvaluateSettings, LocalSettings
+from fedacg.config.participation import CohortSettings
+from fedacg.config.sections import EvaluateSettings, LocalSettings
 from fedacg.core.messages import Kinds, Message, kind_bytes, kinds, message_bytes
 from fedacg.core.round import Round
 from fedacg.data.own import from_pairs

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedacg.config.sections import CohortSettings, FailureSettings, PopulationSettings
+from fedacg.config.participation import CohortSettings, FailureSettings, PopulationSettings
 from fedacg.errors import InputError
 from fedacg.simulation.sampling import Attendance, Population, Sampling
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import methods
-from fedacg.config.sections import CohortSettings, EvaluateSettings, FailureSettings, LocalSettings
+from fedacg.config.participation import CohortSettings, FailureSettings
+from fedacg.config.sections import EvaluateSettings, LocalSettings
 from fedacg.data.own import from_pairs
 from fedacg.engines.serial import SerialEngine
 from fedacg.methods import Method

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import methods
-from fedacg.config.sections import CohortSettings, EvaluateSettings, LocalSettings
+from fedacg.config.participation import CohortSettings
+from fedacg.config.sections import EvaluateSettings, LocalSettings
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.own import from_pairs
 from fedacg.engines.serial import SerialEngine

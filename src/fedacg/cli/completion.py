@@ -51,7 +51,7 @@ def keys(incomplete: str) -> list[str]:
 
 
 def _keys(section: type, prefix: str = "") -> Iterator[str]:
-    from fedacg.config.sections import Section
+    from fedacg.config.section import Section
 
     for name, field in getattr(section, "model_fields", {}).items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):

@@ -218,7 +218,7 @@ def compare(
 
 def _varied(tree: Tree, vary: str) -> Tree:
     """The tree with the seeds of all other streams held where the recipe has them."""
-    from fedacg.config.sections import STREAMS
+    from fedacg.config.section import STREAMS
 
     for name in (names := parse_names(vary)):
         if name not in STREAMS:

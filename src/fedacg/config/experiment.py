@@ -12,26 +12,26 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from fedacg.config.recipe import write_toml
-from fedacg.config.sections import (
-    AnalysisSettings,
+from fedacg.config.participation import (
     AsynchronousSettings,
-    CallbackSettings,
     ClockSettings,
     CohortSettings,
+    FailureSettings,
+    PopulationSettings,
+)
+from fedacg.config.recipe import write_toml
+from fedacg.config.section import Incidental, Section, is_incidental
+from fedacg.config.sections import (
+    AnalysisSettings,
+    CallbackSettings,
     DataSettings,
     EngineSettings,
     EvaluateSettings,
-    FailureSettings,
-    Incidental,
     LocalSettings,
     MethodSettings,
     ModelSettings,
-    PopulationSettings,
     SaveSettings,
-    Section,
     SeedSettings,
-    is_incidental,
 )
 from fedacg.errors import InputError, SettingError, shown
 
@@ -137,7 +137,7 @@ class Experiment(Section):
         return parse(cls, tree)
 
     def seed_of(self, stream: str) -> int:
-        """The seed of a stream, one of `sections.STREAMS`."""
+        """The seed of a stream, one of `section.STREAMS`."""
         own: int = getattr(self.seeds, stream)
         return self.seed if own < 0 else own
 

@@ -1,63 +1,21 @@
 """The tables of an experiment file, one class each: keys, defaults, ranges, and the plain numbers that follow.
 
-Frozen, complete, and strict about names and ranges. Each module is given the section it needs; experiment.py puts
-them together.
+Those on who takes part are in participation.py. Each module is given the section it needs; experiment.py puts them
+together.
 """
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from fedacg.config import methods
 from fedacg.config.goals import Goal
-from fedacg.config.names import CALLBACKS, DATA_SETS, GIVEN, MODELS, PROFILES, SPLITS
-from fedacg.core.plugins import announced, is_plugin, may_import
-from fedacg.errors import InputError, SettingError, unknown
-
-T = TypeVar("T")
-_INCIDENTAL = "incidental"
-Incidental = Annotated[T, _INCIDENTAL]
-"""A setting, or a whole table, that the bits of the result do not follow from. Runs that differ in nothing else
-are the same experiment: either resumes the other, and they share a row of a report and a folder of `bench`."""
-
-
-MOST_WHOLE, MOST_SEED = 2**31 - 1, 2**63 - 1
-"""The largest whole number of a setting, and the largest seed: products of two still fit into 64 bits."""
-STREAMS = ("split", "weights", "cohorts", "batches")
-"""What a seed changes, each of which can be given a seed of its own."""
-
-
-class Section(BaseModel):
-    """Settings that cannot change after they are made.
-
-    Unknown keys, non-finite numbers and values of another type (true for 1, "10" for 10) are refused.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, strict=True)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _plain(cls, value: Any, info: ValidationInfo) -> Any:
-        """NumPy's numbers, as loops over `np.arange` give them, are numbers; whole ones have a bound."""
-        numpy = sys.modules.get("numpy")  # whoever has such a number has imported NumPy; nobody else need wait
-        value = value.item() if numpy is not None and isinstance(value, numpy.generic) else value
-        most = MOST_SEED if info.field_name in ("seed", *STREAMS) else MOST_WHOLE
-        if isinstance(value, int) and abs(value) > most:
-            raise ValueError(f"must be at most {most}")
-        return value
-
-
-def _named(kind: str, group: str, name: str, known: tuple[str, ...]) -> str:
-    """A name of ours, one that an installed package announces, or module:function for one of the user's own."""
-    if name in known or is_plugin(name):
-        return name
-    if name in announced(group):
-        return announced(group)[name]
-    raise InputError(f"{unknown(kind, name, (*known, *announced(group)))}, or module:function for one of your own")
+from fedacg.config.names import CALLBACKS, DATA_SETS, GIVEN, MODELS, SPLITS
+from fedacg.config.section import Incidental, Section, named
+from fedacg.core.plugins import may_import
+from fedacg.errors import SettingError, unknown
 
 
 class SeedSettings(Section):
@@ -103,7 +61,7 @@ class DataSettings(Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return name if name == GIVEN else _named("data set", "data", name, DATA_SETS)
+        return name if name == GIVEN else named("data set", "data", name, DATA_SETS)
 
     @field_validator("split")
     @classmethod
@@ -141,7 +99,7 @@ class ModelSettings(Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return name if name == GIVEN else _named("model", "models", name, MODELS)
+        return name if name == GIVEN else named("model", "models", name, MODELS)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -172,144 +130,6 @@ class MethodSettings(Section):
     @property
     def options(self) -> dict[str, float]:
         return dict(self.model_extra or {})
-
-
-class CohortSettings(Section):
-    """How many clients are asked in a round, and what their updates weigh."""
-
-    fraction: float = Field(0.1, gt=0, le=1)
-    """Part of the clients that is asked in a round, unless `size` is set."""
-    size: int = Field(0, ge=0)
-    """A number of clients a round; 0 goes by fraction."""
-    draw: str = "exact"
-    """`exact` asks that many, `coin` flips one for every client, `spaced` asks that many of those who have rested,
-    module:function is a sampler of one's own."""
-    gap: int = Field(1, ge=1)
-    """With the draw `spaced`, rounds from one time that a client is asked to the next, at least."""
-    weights: Literal["examples", "uniform"] = "examples"
-    """ω_i in proportion to the client's number of examples, or all the same."""
-
-    @field_validator("draw")
-    @classmethod
-    def _known_draw(cls, name: str) -> str:
-        return name if name == GIVEN else _named("draw", "samplers", name, ("exact", "coin", "spaced"))
-
-    @model_validator(mode="after")
-    def _gap_has_an_effect(self) -> Self:
-        if self.gap > 1 and self.draw != "spaced":
-            raise SettingError("cohort.gap", str(self.gap), f"has no effect, as cohort.draw is {self.draw}")
-        return self
-
-    def check(self, clients: int) -> None:
-        """Refuse a cohort that `clients` clients cannot make up."""
-        if self.size > clients:
-            raise SettingError("cohort.size", str(self.size), f"there are only {clients} clients")
-        if self.gap * self.count(clients) > clients:
-            few = f"{self.gap} rounds ask {self.gap * self.count(clients)} clients and there are only {clients}"
-            raise SettingError("cohort.gap", str(self.gap), few)
-
-    def count(self, clients: int) -> int:
-        """M, the number of clients a round out of so many."""
-        return min(self.size, clients) or max(1, round(self.fraction * clients))
-
-
-class PopulationSettings(Section):
-    """Who is there to be asked: everybody, or a set that changes from stage to stage."""
-
-    present: int = Field(0, ge=0)
-    """How many of the clients are there at a time; 0 has everybody there all the time."""
-    stage: int = Field(100, ge=1)
-    """Rounds from one change to the next."""
-    replace: float = Field(0.5, ge=0, le=1)
-    """Probability with which each client that is there makes way for one that is not."""
-
-    def check(self, clients: int) -> None:
-        """Refuse a population that `clients` clients cannot make up."""
-        if self.present > clients:
-            raise SettingError("population.present", str(self.present), f"there are only {clients} clients")
-        absent = clients - self.present
-        leaving = self.replace * self.present
-        if leaving > absent:
-            raise SettingError(
-                "population.replace",
-                f"{self.replace:g}",
-                f"of {self.present} present clients {leaving:g} would leave a stage, and only {absent} are absent "
-                "to take their places",
-            )
-
-
-class FailureSettings(Section):
-    """What goes wrong with those who are asked."""
-
-    drop: float = Field(0.0, ge=0, le=1)
-    """Probability that a client's update never arrives."""
-    straggle: float = Field(0.0, ge=0, le=1)
-    """Probability that a client only does part of its local steps."""
-    work: float = Field(0.5, gt=0, le=1)
-    """That part; at least one step is done."""
-    bad: float = Field(0.0, ge=0, le=1)
-    """Part of the clients that is bad, the same ones all the time."""
-    attack: Literal["sign-flip", "scale", "noise", "label-flip"] = "sign-flip"
-    """What they do."""
-    strength: float = Field(0.0, ge=0)
-    """The factor of their lie; 0 is 1 for a flipped sign and for noise, and 10 for scaling."""
-
-    @property
-    def attack_strength(self) -> float:
-        return self.strength or (10.0 if self.attack == "scale" else 1.0)
-
-    @model_validator(mode="after")
-    def _attacks_have_an_effect(self) -> Self:
-        if self.attack != "sign-flip" and not self.bad:
-            raise SettingError("failures.attack", repr(self.attack), "has no effect, as failures.bad is 0")
-        if self.strength and (not self.bad or self.attack == "label-flip"):
-            why = "failures.attack is label-flip" if self.bad else "failures.bad is 0"
-            raise SettingError("failures.strength", f"{self.strength:g}", f"has no effect, as {why}")
-        return self
-
-
-class ClockSettings(Section):
-    """How long a visit takes in a federation of real devices, and who is waited for."""
-
-    profile: str = ""
-    """Devices and links of the clients: `phones`, `hospitals`, `datacentre`, or a trace, which is a file.csv."""
-    deadline: float = Field(0.0, ge=0)
-    """Seconds after which a round ends without those who are late; 0 waits for everybody."""
-    over_select: float = Field(1.0, ge=1)
-    """Ask so many times as many clients, and take the first answers."""
-
-    @field_validator("profile")
-    @classmethod
-    def _known_profile(cls, profile: str) -> str:
-        if profile.endswith(".csv"):
-            return str(Path(profile).resolve())
-        if profile and profile not in PROFILES:
-            raise InputError(f"{unknown('clock profile', profile, PROFILES)}, or a file.csv")
-        return profile
-
-    @model_validator(mode="after")
-    def _a_clock_is_there(self) -> Self:
-        for key, idle in (("deadline", 0), ("over_select", 1)):
-            value = getattr(self, key)
-            if value != idle and not self.profile:
-                raise SettingError(f"clock.{key}", f"{value:g}", "has no effect, as clock.profile is not set")
-        return self
-
-    @property
-    def drops(self) -> bool:
-        """Whether answers may come too late."""
-        return self.deadline > 0 or self.over_select > 1
-
-
-class AsynchronousSettings(Section):
-    """Rounds that wait for nobody: the server moves whenever so many answers have come."""
-
-    buffer: int = Field(0, ge=0)
-    """Answers that make a step of the server; 0 plays synchronous rounds."""
-    staleness: float = Field(0.5, ge=0)
-    """An answer to a broadcast of τ steps ago weighs (1 + τ)^−a; 0 weighs all the same."""
-    aggregate: Literal["updates", "models"] = "updates"
-    """Add up what clients changed, as FedBuff does, or mix their models into the server's, as FedAsync does."""
 
 
 class LocalSettings(Section):
@@ -355,12 +175,12 @@ class LocalSettings(Section):
     @field_validator("schedule")
     @classmethod
     def _known_schedule(cls, name: str) -> str:
-        return _named("schedule", "schedules", name, ("exponential", "constant", "cosine", "step"))
+        return named("schedule", "schedules", name, ("exponential", "constant", "cosine", "step"))
 
     @field_validator("within")
     @classmethod
     def _known_within(cls, name: str) -> str:
-        return _named("schedule within a round", "schedules", name, ("constant", "linear", "cosine"))
+        return named("schedule within a round", "schedules", name, ("constant", "linear", "cosine"))
 
     @model_validator(mode="after")
     def _everything_has_an_effect(self) -> Self:
@@ -444,7 +264,7 @@ class EvaluateSettings(Section):
     @field_validator("metrics")
     @classmethod
     def _known_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_named("metric", "metrics", name, ()) for name in names)
+        return tuple(named("metric", "metrics", name, ()) for name in names)
 
     @property
     def all_goals(self) -> list[Goal]:
@@ -462,7 +282,7 @@ class CallbackSettings(Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return _named("callback", "callbacks", name, CALLBACKS)
+        return named("callback", "callbacks", name, CALLBACKS)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -502,8 +322,3 @@ class AnalysisSettings(Section):
     def wants(self, round: int) -> bool:
         """Whether a round is recorded."""
         return round in self.rounds or (self.every > 0 and round % self.every == 0)
-
-
-def is_incidental(field: FieldInfo) -> bool:
-    """Whether a field of a section was declared `Incidental`."""
-    return _INCIDENTAL in field.metadata

@@ -11,7 +11,8 @@ from pydantic import ConfigDict, Field
 
 from fedacg.config.experiment import Experiment, parse
 from fedacg.config.recipe import find
-from fedacg.config.sections import EngineSettings, SaveSettings, Section
+from fedacg.config.section import Section
+from fedacg.config.sections import EngineSettings, SaveSettings
 from fedacg.errors import InputError
 from fedacg.flower.checks import MAX_NORM, NORM_FACTOR
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedacg.config.experiment import Experiment, parse
-from fedacg.config.sections import ClockSettings
+from fedacg.config.participation import ClockSettings
 from fedacg.core import plugins
 from fedacg.core.output import csv_text
 from fedacg.errors import InputError

@@ -3,7 +3,6 @@
 What is given from Python as objects enters here too. Playing the rounds is runner.py's.
 """
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,14 +13,14 @@ from torch import nn
 from fedacg import methods, models
 from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
-from fedacg.config.sections import CohortSettings, FailureSettings, LocalSettings, PopulationSettings
-from fedacg.core.inputs import call, described
+from fedacg.config.participation import CohortSettings, FailureSettings, PopulationSettings
+from fedacg.config.sections import LocalSettings
 from fedacg.core.messages import kind_bytes
 from fedacg.core.plugins import is_plugin, load
 from fedacg.core.randomness import numpy_generator, stream_seed
-from fedacg.core.vector import FlatModel, clone, trainable
+from fedacg.core.vector import trainable
 from fedacg.data.catalogue import federate
-from fedacg.data.examples import FederatedData, feed
+from fedacg.data.examples import FederatedData
 from fedacg.data.held_out import draw, hold_out
 from fedacg.data.own import from_pairs
 from fedacg.data.rearranged import hold_out_tests, pool
@@ -30,7 +29,7 @@ from fedacg.errors import InputError, SettingError
 from fedacg.methods.dp import promise_of
 from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
-from fedacg.runs.history import human_bytes
+from fedacg.runs.checks import check_fit, check_memory, check_needs, check_numbers
 from fedacg.runs.provenance import checksums
 from fedacg.simulation import fused
 from fedacg.simulation.account import Account
@@ -41,117 +40,6 @@ from fedacg.simulation.federation import Federation, Memory, ServerState, first_
 from fedacg.simulation.replies import Probe
 from fedacg.simulation.sampling import Presence, Sampler, Sampling
 from fedacg.simulation.scoring import Metric, check_metrics
-
-_VECTORS = 4
-"""Model-sized vectors that a run holds at least: θ, and a worker's w, g and Δ."""
-
-
-def check_numbers(experiment: Experiment, module: nn.Module) -> None:
-    """Refuse factors on vectors that the type of the model's parameters cannot hold."""
-    dtype = trainable(module)[0].dtype
-    most = torch.finfo(dtype).max
-    factors = {
-        "local": {key: getattr(experiment.local, key) for key in ("lr", "weight_decay", "clip")},
-        "method": experiment.method.options,
-    }
-    for table, values in factors.items():
-        for key, value in values.items():
-            if isinstance(value, float) and abs(value) > most:
-                reason = f"is beyond the range of the model's {dtype}, which ends at {most:.3g}"
-                raise SettingError(f"{table}.{key}", f"{value:g}", reason)
-
-
-@torch.no_grad()
-def check_fit(module: nn.Module, channels_last: bool, data: FederatedData, method: Method) -> None:
-    """Refuse inputs that the model cannot take, and labels that its outputs cannot be compared with."""
-    flat = FlatModel(clone(module), channels_last=channels_last)
-    x, y = data.clients[0].fetch(torch.arange(min(2, data.clients.size(0))))
-    inputs = feed(flat, data.pipeline, x)
-    with torch.random.fork_rng(devices=[]):
-        try:
-            outputs = call(flat.module.eval(), inputs)
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            raise InputError(
-                f"model: {type(module).__name__} cannot take the inputs, {described(inputs)}: {_first_line(error)}"
-            ) from error
-        plain = method.empirical.function is nn.functional.cross_entropy
-        if plain and not isinstance(outputs, torch.Tensor):
-            raise InputError(
-                f"model: puts out a {type(outputs).__name__}; must be a tensor, or say what to do with loss="
-            )
-        if plain and data.classes and outputs.dim() == 2 and outputs.shape[1] < data.classes:
-            raise InputError(
-                f"data: has labels up to {data.classes - 1}, and the model puts out {outputs.shape[1]} numbers "
-                f"an example; must be {data.classes} or more"
-            )
-        try:
-            method.empirical.function(outputs, y)
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            found = described(outputs) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-            both = f"{found}, with labels, {described(y)}"
-            raise InputError(f"loss: cannot compare the model's outputs, {both}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")
-
-
-def check_memory(name: str, parameters: int) -> None:
-    """Refuse a network that this machine cannot hold."""
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if 4 * _VECTORS * parameters > there:
-        raise InputError(
-            f"model.name = {name!r}: has {parameters} parameters, {human_bytes(4 * parameters)} for each of the "
-            f"{_VECTORS} vectors that a run holds at least; this machine has {human_bytes(there)}"
-        )
-
-
-def check_needs(
-    experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int
-) -> None:
-    """Refuse a method whose needs this federation does not meet."""
-    everybody = experiment.cohort.count(clients) == clients and experiment.cohort.draw == "exact"
-    everybody = everybody and not experiment.clock.drops
-    if cohorts is not None:
-        everybody = all(len(cohort) == clients for cohort in cohorts)
-    promise = promise_of(method)
-    met = {
-        "full participation": everybody and not experiment.population.present and not experiment.failures.drop,
-        "uniform weights": experiment.cohort.weights == "uniform",
-        "spaced cohorts": cohorts is None and experiment.cohort.gap >= len(promise.bands if promise else ()),
-    }
-    if promise and experiment.clock.drops:
-        what = "whose update is dropped follows from who was asked, and its privacy is not counted that way"
-        raise InputError(f"method.name = {experiment.method.name!r}: with a clock that drops updates, {what}")
-    if experiment.asynchronous.buffer:
-        check_asynchronous(experiment, method, cohorts, clients)
-        met["full participation"] = False
-    for need in sorted(method.needs):
-        if not met.get(need, True):
-            raise InputError(f"method.name = {experiment.method.name!r}: needs {NEEDS[need]}")
-
-
-def check_asynchronous(
-    experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int
-) -> None:
-    """Refuse what has no meaning where rounds wait for nobody."""
-    buffer, there = experiment.asynchronous.buffer, experiment.population.present or clients
-    if buffer > there:
-        raise SettingError("asynchronous.buffer", str(buffer), f"there are only {there} clients")
-    if method.rule.first_exchange:
-        what = "its rounds have two exchanges, and asynchronous ones have none to wait for"
-        raise InputError(f"method.name = {experiment.method.name!r}: {what}")
-    rule, covered = method.rule, any(link.covers for link in method.upload)
-    if covered or rule.silent or rule.always or rule.moves_buffers or not rule.common:
-        what = "asynchronous rounds have no cohort, and it goes by one"
-        raise InputError(f"method.name = {experiment.method.name!r}: {what}")
-    if experiment.evaluate.clients != "none":
-        value = repr(experiment.evaluate.clients)
-        raise SettingError("evaluate.clients", value, "is measured in synchronous rounds only")
-    if experiment.failures.bad:
-        raise SettingError("failures.bad", f"{experiment.failures.bad:g}", "is for synchronous rounds only")
-    if cohorts is not None:
-        raise InputError("cohorts: asynchronous rounds ask one client after the other; leave them out")
 
 
 @dataclass(frozen=True)
@@ -384,65 +272,6 @@ def _group(experiment: Experiment, ingredients: Ingredients, cohort: int) -> int
     if wish == "on":
         raise InputError(f"engine.fuse = 'on': {obstacle}; set it to 'auto' or 'off'")
     return 1
-
-
-_STEP = 3_000_000
-"""What a local step costs beside its arithmetic, in multiplications: calls into torch."""
-_LITTLE = 100_000_000_000
-"""Multiplications that one process has done before workers have started and made up for it."""
-
-
-def choose_engine(experiment: Experiment, ingredients: Ingredients, runs: int = 1) -> Experiment:
-    """The description with the engine named where it says `auto`: by the work of so many runs like it.
-
-    The rule knows counts and no machine, so that a description means the same everywhere. It decides on time only.
-    """
-    if experiment.engine.name != "auto":
-        return experiment
-    settings = experiment.engine
-    alone = settings.device == "cpu" and not settings.workers
-    little = alone and runs * multiplications(experiment, ingredients) <= _LITTLE
-    engine = settings.model_copy(update={"name": "serial" if little else "processes"})
-    return experiment.model_copy(update={"engine": engine})
-
-
-def multiplications(experiment: Experiment, ingredients: Ingredients) -> int:
-    """What a run has to compute, roughly: three passes per training example, one per test example."""
-    clients, local = ingredients.data.clients, experiment.local
-    some = range(0, len(clients), max(1, len(clients) // 100))
-    sizes = [clients.size(client) for client in some]
-    steps = sum(map(local.steps_for, sizes)) / len(sizes)
-    examples = steps * local.batch if local.steps else local.epochs * sum(sizes) / len(sizes)
-    one = _example_cost(ingredients)
-    visits = experiment.rounds * experiment.cohort.count(experiment.population.present or len(clients))
-    tests = experiment.rounds // experiment.evaluate.every * len(ingredients.data.test)
-    return int(visits * (steps * _STEP + 3 * examples * one) + tests * one)
-
-
-@torch.no_grad()
-def _example_cost(ingredients: Ingredients) -> int:
-    """Multiplications of one example's way through the network: weights, each as often as it is applied."""
-    module, data = clone(ingredients.module).eval(), ingredients.data
-    cost = [0]
-
-    def add(layer: nn.Module, _: object, output: Any) -> None:
-        first = output[0] if isinstance(output, tuple) else output
-        width = next((w for key in _WIDTHS if isinstance(w := getattr(layer, key, None), int)), 0)
-        if width and isinstance(first, torch.Tensor):
-            cost[0] += first.numel() // width * sum(p.numel() for p in layer.parameters())
-
-    for layer in module.modules():
-        if not list(layer.children()):
-            layer.register_forward_hook(add)
-    with torch.random.fork_rng(devices=[]):
-        x, _ = data.clients[0].fetch(torch.arange(1))
-        flat = FlatModel(module, channels_last=ingredients.channels_last)
-        call(flat.module, feed(flat, data.pipeline, x))
-    return max(cost[0], sum(p.numel() for p in trainable(ingredients.module)))
-
-
-_WIDTHS = ("out_channels", "out_features", "hidden_size")
-"""What linear, convolutional and recurrent layers call the numbers they put out at each place."""
 
 
 def make_job(experiment: Experiment, ingredients: Ingredients, group: int = 1) -> Job:

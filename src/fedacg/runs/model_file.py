@@ -16,7 +16,7 @@ from fedacg import models
 from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
 from fedacg.config.recipe import read_toml
-from fedacg.config.sections import Section
+from fedacg.config.section import Section
 from fedacg.core import files, plugins
 from fedacg.core.vector import FlatModel, Layout, clone, sha256, trainable
 from fedacg.errors import DataMissing, InputError, RunError

@@ -18,15 +18,16 @@ from torch import Tensor, nn
 
 from fedacg import engines
 from fedacg.config.experiment import Experiment
-from fedacg.config.sections import STREAMS
+from fedacg.config.section import STREAMS
 from fedacg.core.vector import FlatModel, Layout, clone, sha256
 from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
 from fedacg.runs import provenance
-from fedacg.runs.build import Ingredients, choose_engine, plan
+from fedacg.runs.build import Ingredients, plan
 from fedacg.runs.callbacks import Callback, RunView, named_callbacks
 from fedacg.runs.client_states import ClientStates, scratch_folder
+from fedacg.runs.engine_choice import choose_engine
 from fedacg.runs.folder import CLIENTS, RunFolder
 from fedacg.runs.history import History, Reached
 from fedacg.runs.model_file import ModelFile

@@ -12,8 +12,9 @@ from fedacg.config.experiment import Experiment
 from fedacg.config.sections import EngineSettings
 from fedacg.data.examples import FederatedData
 from fedacg.engines import Engine
-from fedacg.runs.build import Ingredients, choose_engine, load_data, prepare
+from fedacg.runs.build import Ingredients, load_data, prepare
 from fedacg.runs.callbacks import Callback
+from fedacg.runs.engine_choice import choose_engine
 from fedacg.runs.folder import is_finished
 from fedacg.runs.runner import Result, play
 from fedacg.simulation.scoring import Metric

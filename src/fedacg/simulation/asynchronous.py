@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from time import perf_counter
 from typing import Any
 
-from fedacg.config.sections import AsynchronousSettings
+from fedacg.config.participation import AsynchronousSettings
 from fedacg.core.messages import Message, message_bytes
 from fedacg.core.round import Round
 from fedacg.errors import InputError, RunError

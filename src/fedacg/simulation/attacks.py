@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedacg.config.sections import FailureSettings
+from fedacg.config.participation import FailureSettings
 from fedacg.core.inputs import Inputs
 from fedacg.data.examples import Examples, labels
 

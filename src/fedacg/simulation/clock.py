@@ -20,7 +20,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedacg.config.names import PROFILES
-from fedacg.config.sections import ClockSettings
+from fedacg.config.participation import ClockSettings
 from fedacg.core.files import read_text
 from fedacg.core.randomness import numpy_generator
 from fedacg.errors import InputError, unknown

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedacg.config.sections import FailureSettings, LocalSettings
+from fedacg.config.participation import FailureSettings
+from fedacg.config.sections import LocalSettings
 from fedacg.core.devices import Device, count
 from fedacg.core.messages import Kinds, Message, kind_bytes
 from fedacg.core.round import Round
@@ -212,6 +213,11 @@ def as_row(message: Message) -> Message:
 
 ClientMemory = Callable[[int], Message]
 """What a client kept of its last visit, nothing at its first."""
+
+
+def nothing_kept(client: int) -> Message:
+    """For work that uses nothing of what clients kept, such as a first exchange."""
+    return {}
 
 
 def recall(memory: ClientMemory, tasks: Sequence[Task]) -> Message:

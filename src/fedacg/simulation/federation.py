@@ -15,18 +15,18 @@ from fedacg.core.messages import Message, message_bytes
 from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import RunError
-from fedacg.methods.rules import State, Totals, released
-from fedacg.simulation import clients
+from fedacg.methods.rules import State, Totals
 from fedacg.simulation.account import Account
 from fedacg.simulation.clients import ClientFigures
 from fedacg.simulation.clock import CLOCK
 from fedacg.simulation.drift import Drift
-from fedacg.simulation.engine import Answers, Engine, Held, Job, Network, Task, Training
+from fedacg.simulation.engine import Answers, Engine, Job, Network, Task, Training, nothing_kept
+from fedacg.simulation.evaluator import Evaluator
 from fedacg.simulation.metrics import RoundMetrics
 from fedacg.simulation.replies import Probe, Replies
 from fedacg.simulation.sampling import Attendance, Sampling
 from fedacg.simulation.schedule import rate_of_round
-from fedacg.simulation.scoring import Evaluation, Metric, Scorer, total
+from fedacg.simulation.scoring import Metric
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,13 @@ class Federation:
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
-        self._metrics = metrics or {}
         self.sampling, self._evaluate = sampling, evaluate
         self._drift, self._network = Drift(job.module), Network(job)
         self._probes = (self._drift, *probes)
         self.server = first_server(job)
         self._ready = False
         self._history: list[RoundMetrics] = []
-        self.clients: tuple[ClientFigures, ...] = ()
-        """How single clients fared when they were last measured."""
-        self._alone = _Alone()
+        self._evaluator = Evaluator(job, engine, evaluate, rounds, memory.read, metrics or {})
         self.account = account
         """What privacy has been spent, where a method promises some."""
 
@@ -127,7 +124,6 @@ class Federation:
         waited += replies.seconds + asked_first.seconds
 
         spent = self.account.scores(self._history, attendance.asked) if self.account else {}
-        self._alone.changed(set(replies.clients))
         down = 0 if rule.silent else len(attendance.asked) * message_bytes(broadcast) + beside_down
         return self._finish(
             round,
@@ -160,9 +156,7 @@ class Federation:
         """
         start, waited = since
         aggregated = perf_counter()
-        tested = self._look(state, self._due(round.number), round)
-        if self._evaluate.measures_clients(round.number, self.rounds):
-            tested.scores.update(self._measure(state, round))
+        tested = self._evaluator.due(state, round, self._history, replies.clients)
         self.server = ServerState(round.number, state)
         return RoundMetrics(
             round=round.number,
@@ -220,7 +214,7 @@ class Federation:
         broadcast = rule.broadcast(state, round)
         if rule.first_exchange and tasks:
             point = {"phi": broadcast["phi"], "buffers": state["buffers"]}
-            training = self.engine.train(point, [replace(task, steps=0) for task in tasks], _nothing)
+            training = self.engine.train(point, [replace(task, steps=0) for task in tasks], nothing_kept)
             gradient = first.mean(training.answers, self._weights(tasks, training))
             state = {**rule.learn(state, gradient, round), "buffers": state["buffers"]}
             broadcast = rule.broadcast(state, round)
@@ -242,18 +236,11 @@ class Federation:
 
         For a run that ends before it was meant to.
         """
-        if not self._history:
-            return None
-        last, start = self._history[-1], perf_counter()
-        missing = self._parts() - self._due(last.round)
-        unmeasured = self.job.measured and not self._evaluate.measures_clients(last.round, self.rounds)
-        if not missing and not unmeasured:
+        if not self._history or not self._evaluator.lacks(self._history[-1].round):
             return None
         self._setup()
-        round = self._context(last.round)
-        tested = self._look(self.server.vectors, missing, round)
-        if unmeasured:
-            tested.scores.update(self._measure(self.server.vectors, round))
+        last, start = self._history[-1], perf_counter()
+        tested = self._evaluator.rest(self.server.vectors, self._context(last.round), self._history)
         concluded = replace(
             last,
             test_accuracy=last.test_accuracy if tested.accuracy is None else tested.accuracy,
@@ -264,97 +251,10 @@ class Federation:
         self._history[-1] = concluded
         return concluded
 
-    def _parts(self) -> set[Held]:
-        return {"test", "validation"} if self.job.data.validation is not None else {"test"}
-
-    def _due(self, number: int) -> set[Held]:
-        """What is looked at in a round: nothing between evaluations; the test set perhaps only at the end."""
-        if number == self.rounds:
-            return self._parts()
-        if number % self._evaluate.every:
-            return set()
-        return self._parts() if self._evaluate.test == "every" else self._parts() - {"test"}
-
-    def _look(self, state: State, parts: set[Held], round: Round) -> "_Tested":
-        """How the server's model does on these parts of the data; where there is none, how the clients' do."""
-        model = {"theta": released(state), "buffers": state["buffers"]}
-        found = _Tested()
-        for part in sorted(parts):
-            scorer = Scorer(self._metrics if self.job.method.rule.common else {})
-            if self.job.method.rule.common:
-                sums = self.engine.evaluate(model, part, scorer.see)
-            else:
-                sums = self._look_alone(model, part, round)
-            if sums.examples:
-                found.add(part, sums, scorer)
-        return found
-
-    def _look_alone(self, model: Message, part: Held, round: Round) -> Evaluation:
-        """How the clients' own models do on a part of the data, added up over all clients."""
-        visited = {client for metrics in self._history for client in metrics.arrived} | self._alone.trained
-        tasks = [
-            Task(round, client, 0, part) for client in sorted(visited) if (part, client) not in self._alone.known
-        ]
-        point = {"phi": model["theta"], "buffers": model["buffers"]}
-        for client, row in self._rows(self.engine.train(point, tasks, self.memory.read)):
-            examples, loss, correct, counted, *_ = row.tolist()
-            self._alone.known[part, client] = Evaluation(int(examples), loss, int(correct), int(counted))
-        everybody = range(len(self.job.data.clients))
-        if len(visited) < len(everybody) and (part, None) not in self._alone.known:
-            self._alone.known[part, None] = self.engine.evaluate(model, part)
-        known = self._alone.known
-        return total([known[part, client if client in visited else None] for client in everybody])
-
-    def _measure(self, state: State, round: Round) -> dict[str, float]:
-        """How single clients fare; the table is kept until the next time."""
-        measured, steps = self.job.measured, self._evaluate.client_steps
-        assert measured is not None
-        tested = [client for client in range(len(measured.test)) if measured.test.size(client)]
-        tasks = [Task(round, client, steps, "client") for client in tested]
-        point = {"phi": released(state), "buffers": state["buffers"]}
-        kept = _nothing if self.job.method.rule.common else self.memory.read
-        self.clients = tuple(
-            ClientFigures.of(row, client, self.job.data.name_of(client), measured.train.size(client), steps > 0)
-            for client, row in self._rows(self.engine.train(point, tasks, kept))
-        )
-        return clients.scores(self.clients)
-
-    def _rows(self, training: Training) -> Iterator[tuple[int, Tensor]]:
-        """The figures of each client that was measured."""
-        for answers in training.answers:
-            for task, row in zip(answers.tasks, answers.upload["figures"], strict=True):
-                yield task.client, row.clone()
-
-
-class _Alone:
-    """Where there is no common model: how clients' own did on a part since they last changed; None is nobody's."""
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[Held, int | None], Evaluation] = {}
-        self.trained: set[int] = set()
-
-    def changed(self, trained: set[int]) -> None:
-        self.trained |= trained
-        self.known = {place: each for place, each in self.known.items() if place[1] not in trained}
-
-
-class _Tested:
-    """What the evaluation of a round gives."""
-
-    def __init__(self) -> None:
-        self.accuracy: float | None = None
-        self.loss: float | None = None
-        self.scores: dict[str, float] = {}
-
-    def add(self, part: Held, sums: Evaluation, scorer: Scorer) -> None:
-        if part == "test":
-            self.accuracy, self.loss = sums.accuracy, sums.mean_loss
-        else:
-            if sums.accuracy is not None:
-                self.scores[f"{part}/accuracy"] = sums.accuracy
-            self.scores[f"{part}/loss"] = sums.mean_loss
-        for name, value in {**sums.figures(), **scorer.figures()}.items():
-            self.scores[f"{part}/{name}"] = value
+    @property
+    def clients(self) -> tuple[ClientFigures, ...]:
+        """How single clients fared when they were last measured."""
+        return self._evaluator.clients
 
 
 class _FirstExchange:
@@ -376,8 +276,3 @@ class _FirstExchange:
         if total is None:
             raise RunError("nobody answered in the first exchange of a round")
         return total
-
-
-def _nothing(client: int) -> Message:
-    """A first exchange uses nothing that a client kept."""
-    return {}

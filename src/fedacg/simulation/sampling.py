@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedacg.config.names import GIVEN
-from fedacg.config.sections import CohortSettings, FailureSettings, PopulationSettings
+from fedacg.config.participation import CohortSettings, FailureSettings, PopulationSettings
 from fedacg.core.plugins import is_plugin, load_function
 from fedacg.core.randomness import numpy_generator
 from fedacg.errors import InputError, SettingError
