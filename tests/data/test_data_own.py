@@ -115,7 +115,7 @@ def test_given_the_number_of_classes_a_mapped_data_set_is_not_read_through() -> 
             {"classes": 2},
             r"clients\[0\]: y has labels from 0 to 2; must be from 0 to 1",
         ),
-        ([pair()], pair(), {"classes": 0}, "classes = 0: must be at least 1"),
+        ([pair()], pair(), {"classes": 0}, "classes = 0: must be a whole number of at least 1"),
         ([pair(), (pair()[0], torch.rand(5))], pair(), {}, r"clients\[1\]: y must be whole numbers"),
         ([(pair()[0], torch.rand(5))], pair(), {"classes": 3}, r"clients\[0\]: y must be whole numbers"),
         (
