@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fedacg.report.runs import find_runs, group_runs, load_run
 from fedacg.report.series import Axis, curves_of, gather
 from fedacg.report.style import HERO, PALETTE, Style, of_method, styles_of
 from fedacg.report.table import Effort, Row, Spread, headline
-from fedacg.runs.history import Reached
+from fedacg.runs.history import Reached, Shown
 from support.folders import add_round, fake_run
 
 # Colours
@@ -282,3 +283,13 @@ def test_the_plan_of_a_process_that_is_gone_is_no_plan(tmp_path: Path) -> None:
     assert to_come([tmp_path]) == []
     (tmp_path / PLAN).write_text("no JSON")
     assert to_come([tmp_path]) == []
+
+
+def test_a_headline_of_losses_says_who_is_lowest() -> None:
+    rows = [
+        replace(row(name, value), shown=Shown("test_loss"), goals=()) for name, value in (("A", 0.5), ("B", 0.25))
+    ]
+    assert headline(rows, [], over=True) == (
+        "B ended lowest, with a moving average of the test loss of 0.25: 0.25 below A. "
+        "One seed each: the order may be chance."
+    )

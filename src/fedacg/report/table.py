@@ -131,30 +131,32 @@ def _row(group: Group, targets: Sequence[Goal], shown: Shown) -> Row:
 def headline(rows: Sequence[Row], targets: Sequence[float], *, over: bool) -> str:
     """Who won and by how much, in a sentence or two that claim no more than the seeds allow; empty if unknown.
 
-    It goes by the moving average of the test accuracy where the runs end; with runs that are not `over`, so far.
+    It goes by the moving average of the figure that stands for the runs, where they end; with runs that are not
+    `over`, so far.
     """
-    ranked = sorted((row for row in rows if row.moving_average), key=lambda row: -_end(row).mean)
-    if not ranked:
+    known = [row for row in rows if row.moving_average]
+    if not known:
         return ""
-    best, *others = ranked
-    value = f"{_end(best).mean:.2f} %"
+    shown = known[0].shown
+    sign = 1 if shown.rises else -1
+    best, *others = sorted(known, key=lambda row: -sign * _end(row).mean)
+    average = f"a moving average of the {shown.title} of {_value(_end(best).mean, shown)}"
     if not others:
-        words = f"{best.label} {'ended' if over else 'is so far'} at {_AVERAGE} {value}"
+        words = f"{best.label} {'ended' if over else 'is so far'} at {average}"
         return f"{words}{_soonest(best, None, targets)}. {_seeds([best])}"
-    lead, rest = "ended highest" if over else "is highest so far", others[0]
-    gap = _end(best).mean - _end(rest).mean
-    if round(gap, 2) == 0:
-        words = f"{best.label} and {rest.label} {'ended' if over else 'are so far'} level, at {_AVERAGE} {value}"
+    rest, extreme = others[0], "highest" if shown.rises else "lowest"
+    gap = abs(_end(best).mean - _end(rest).mean)
+    if round(gap, 2 if shown.percent else 12) == 0:
+        words = f"{best.label} and {rest.label} {'ended' if over else 'are so far'} level, at {average}"
         return f"{words}. {_seeds([best, rest])}"
-    by = f"{gap:.2f} points above {rest.label}"
+    side = "above" if shown.rises else "below"
+    by = f"{_distance(gap, shown)} {side} {rest.label}"
     plain = next((row for row in others[1:] if row.method == "fedavg"), None)
     if plain:
-        by += f" and {_end(best).mean - _end(plain).mean:.2f} above {plain.label}"
-    words = f"{best.label} {lead}, with {_AVERAGE} {value}: {by}"
+        further = abs(_end(best).mean - _end(plain).mean)
+        by += f" and {_distance(further, shown).removesuffix(' points')} {side} {plain.label}"
+    words = f"{best.label} {f'ended {extreme}' if over else f'is {extreme} so far'}, with {average}: {by}"
     return f"{words}{_soonest(best, plain or rest, targets)}. {_seeds([best, rest], gap)}"
-
-
-_AVERAGE = "a moving average of the test accuracy of"
 
 
 def _end(row: Row) -> Spread:
@@ -162,15 +164,28 @@ def _end(row: Row) -> Spread:
     return row.moving_average
 
 
+def _value(number: float, shown: Shown) -> str:
+    return f"{number:.2f} %" if shown.percent else f"{number:.4g}"
+
+
+def _distance(gap: float, shown: Shown) -> str:
+    return f"{gap:.2f} points" if shown.percent else f"{gap:.2g}"
+
+
 def _soonest(best: Row, other: Row | None, targets: Sequence[float]) -> str:
-    """How soon the best reached the highest target that it did reach, beside another."""
-    reached = [(target, place) for place, target in enumerate(targets) if best.rounds_to[place].spread]
+    """How soon the best reached the hardest target that it did reach, beside another."""
+    efforts = zip(goals_of([best], targets), best.rounds_to, strict=False)
+    reached = [
+        (goal.value if goal.rising else -goal.value, place)
+        for place, (goal, effort) in enumerate(efforts)
+        if effort.spread and goal.figure == best.shown.name
+    ]
     if not reached:
         return ""
-    target, place = max(reached)
-    rounds = best.rounds_to[place].spread
+    place = max(reached)[1]
+    rounds, goal = best.rounds_to[place].spread, goals_of([best], targets)[place]
     assert rounds is not None
-    words = f". It reached {100 * target:.6g} % after {rounds.mean:.0f} round{'s' * (round(rounds.mean) != 1)}"
+    words = f". It reached {goal.title} after {rounds.mean:.0f} round{'s' * (round(rounds.mean) != 1)}"
     if other is None:
         return words
     theirs = other.rounds_to[place]
@@ -188,7 +203,8 @@ def _seeds(rows: Sequence[Row], gap: float | None = None) -> str:
         return f"Mean over {fewest} seeds."
     spread = sum((_end(row).std or 0.0) ** 2 for row in rows) ** 0.5
     verdict = "no more than" if gap <= spread else "more than"
-    return f"Over {fewest} seeds the difference is {verdict} its standard deviation of {spread:.2f} points."
+    deviation = _distance(spread, rows[0].shown)
+    return f"Over {fewest} seeds the difference is {verdict} its standard deviation of {deviation}."
 
 
 def to_csv(rows: Sequence[Row], targets: Sequence[float]) -> str:
