@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from fedacg.config.catalogue import BASELINES
 from fedacg.config.goals import Goal
 from fedacg.core.output import csv_text
 from fedacg.report.runs import Group
@@ -135,6 +136,7 @@ def headline(rows: Sequence[Row], targets: Sequence[float], *, over: bool) -> st
     `over`, so far.
     """
     known = [row for row in rows if row.moving_average]
+    known = [row for row in known if row.method not in BASELINES] or known  # what bounds a contest does not win it
     if not known:
         return ""
     shown = known[0].shown
