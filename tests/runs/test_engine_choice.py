@@ -42,7 +42,7 @@ def test_the_work_is_counted() -> None:
 def test_a_convolution_counts_at_every_place_that_it_is_applied_to() -> None:
     from fedacg.data.own import from_pairs
     from fedacg.methods import build
-    from fedacg.runs.build import _example_cost
+    from fedacg.runs.engine_choice import _example_cost
 
     x, y = torch.zeros(2, 1, 6, 6), torch.zeros(2).long()
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3))
