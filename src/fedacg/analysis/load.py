@@ -177,7 +177,7 @@ def together(subjects: Sequence[Subject]) -> Iterator[tuple[Ingredients, list[Su
     for subject in subjects:
         experiment = subject.experiment
         shared = experiment.model_dump(include={"data", "model", "seed"}) | {"test": experiment.evaluate.examples}
-        parts[json.dumps(shared)].append(subject)
+        parts[json.dumps(shared, default=str)].append(subject)
     for part in parts.values():
         with part[0].reading():
             ingredients = prepare(part[0].experiment)
