@@ -152,3 +152,11 @@ def test_a_stopped_trial_is_resumed_only_when_asked(fedacg: Command) -> None:
     (fedacg.folder / "out" / "runs" / "fedavg-t02-r2" / "summary.json").unlink()
     refused(fedacg(*arguments), "--resume")
     assert fedacg(*arguments, "--resume").code == 0
+
+
+def test_every_trial_is_logged(fedacg: Command) -> None:
+    arguments = ("tune", "tiny.toml", "-m", "fedavg", "-n", "2", "-s", "rounds=1", "--out", "out", "-q")
+    assert fedacg(*arguments, "--log", "tensorboard").code == 0
+    runs = {path.parent for path in (fedacg.folder / "out" / "runs").rglob("metrics.jsonl")}
+    assert len(runs) == 2
+    assert all((run / "tensorboard").is_dir() for run in runs)

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedacg.cli.run import AGAIN, Quiet, Recipe, ResumeMany, Set, parse_names, parse_out, refuse_options, stopped
+from fedacg.cli.run import (
+    AGAIN,
+    Log,
+    Quiet,
+    Recipe,
+    ResumeMany,
+    Set,
+    parse_names,
+    parse_out,
+    refuse_options,
+    stopped,
+)
 from fedacg.cli.stopping import interruptible
 from fedacg.config.recipe import find, override
 from fedacg.core.files import safe_name
@@ -41,6 +52,7 @@ def tune(
         ),
     ] = None,
     resume: ResumeMany = False,
+    log: Log = None,
     quiet: Quiet = False,
 ) -> None:
     """Tune methods with the same budget: trials in a declared space, chosen by validation."""
@@ -70,9 +82,9 @@ def tune(
         begun.extend(runs)
         announce(console, session, runs, folder / "runs", resume=resume, quiet=quiet)
         with display(console, quiet, runs) as progress:
-            play_missing(session, runs, names_of(runs), progress, [])  # a trial that diverged scores nothing
+            play_missing(session, runs, names_of(runs), progress, log or [])  # one that diverged scores nothing
 
-    with Session(first.engine) as session:
+    with Session(first.engine, trials * len(names)) as session:
         try:
             with interruptible():
                 found = study.play(play)
