@@ -28,7 +28,7 @@ Term = tuple[Tensor, float]
 """A reply's share of a sum: what is added, and its factor."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Reply:
     """A client's answer as it reached the server. Its tensors are valid until the next reply is taken."""
 
@@ -52,7 +52,7 @@ class Reply:
     buffers: Tensor = field(default_factory=lambda: torch.empty(0))
     """How its normalisation buffers changed."""
     payloads: Message = field(default_factory=dict)
-    """Its vectors as they crossed the network, for rules that add up the sent numbers themselves."""
+    """Its vectors as the links of an upload chain encoded them, for rules that add up the sent numbers themselves."""
 
 
 class Network(Protocol):

@@ -93,10 +93,14 @@ class Departure:
         randoms: Sequence[torch.Generator],
         broadcast: Message | None = None,
     ) -> None:
-        """Of one client where `like`, its w, is a vector; of several where it is a matrix of rows."""
+        """Of one client where `like`, its w, is a vector; of several where it is a matrix of rows.
+
+        A chain without links reads neither memories nor randomness.
+        """
         self._chain, self._like, self._memories, self._randoms = chain, like, memories, randoms
         for link in chain.links:
             link.hear(broadcast or {})
+        self._count = len(like) if like.dim() > 1 else 1
         self._waiting: dict[str, Tensor] = {}
         self._sent: dict[str, Tensor] = {}
         self._beside: dict[str, Tensor] = {}
@@ -107,7 +111,7 @@ class Departure:
 
     def attach(self, name: str, tensor: Tensor) -> None:
         """Put something else beside the vectors: a number, class prototypes, counts; it is sent as it is."""
-        self._beside[BESIDE + name] = as_rows(tensor, len(self._memories))
+        self._beside[BESIDE + name] = as_rows(tensor, self._count)
 
     def arrived(self, name: str) -> Tensor:
         """A vector of the upload as the server will see it."""
@@ -155,9 +159,9 @@ class Departure:
 
     def _encode(self, name: str) -> None:
         rows = self._rows(self._waiting.pop(name))
-        memories = [memory.within(name) for memory in self._memories]
+        memories = (memory.within(name) for memory in self._memories)
         self._sent[name] = self._chain.encode_rows(rows, memories, self._randoms)
 
     def _rows(self, vector: Tensor) -> Tensor:
         """A row for each client, on the CPU."""
-        return as_rows(vector.cpu(), len(self._memories))
+        return as_rows(vector.cpu(), self._count)

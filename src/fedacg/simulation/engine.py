@@ -193,6 +193,17 @@ class Answers:
         """The answer of a client that was trained alone."""
         return cls([task], [answer.examples], [answer.loss], as_row(answer.upload), as_row(answer.keep))
 
+    def ordered(self, index: Tensor) -> "Answers":
+        """The same with its clients in another order."""
+        places = index.tolist()
+        return Answers(
+            [self.tasks[place] for place in places],
+            [self.examples[place] for place in places],
+            [self.losses[place] for place in places],
+            upload={name: rows[index] for name, rows in self.upload.items()},
+            keep={name: rows[index] for name, rows in self.keep.items()},
+        )
+
     def __iter__(self) -> Iterator[Answer]:
         uploads, kept = self._rows(self.upload), self._rows(self.keep)
         for task, examples, loss, upload, keep in zip(

@@ -5,6 +5,7 @@ Knows neither processes nor the run folder: an engine trains, and whoever iterat
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from time import perf_counter
 from typing import Protocol
 
@@ -73,6 +74,7 @@ class Federation:
     ) -> None:
         self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
         self.sampling, self._evaluate = sampling, evaluate
+        self._size = cache(job.data.clients.size)
         self._drift, self._network = Drift(job.module), Network(job)
         self._probes = (self._drift, *probes)
         self.server = first_server(job)
@@ -194,13 +196,12 @@ class Federation:
 
     def _tasks(self, round: Round, attendance: Attendance) -> list[Task]:
         """The work of those who are to answer."""
-        size, steps_for = self.job.data.clients.size, self.job.local.steps_for
-        stragglers = set(attendance.stragglers)
+        steps_for, stragglers = self.job.local.steps_for, set(attendance.stragglers)
         return [
             Task(
                 round,
                 client,
-                self.sampling.steps(steps_for(size(client)), client in stragglers),
+                self.sampling.steps(steps_for(self._size(client)), client in stragglers),
                 bad=client in self.sampling.bad,
             )
             for client in attendance.answered
@@ -222,8 +223,7 @@ class Federation:
 
     def _weights(self, tasks: Sequence[Task], training: Training) -> list[float]:
         """ω_i of those who answer."""
-        size = self.job.data.clients.size
-        return self.sampling.weigh([size(task.client) for task in tasks if task.client not in training.lost])
+        return self.sampling.weigh([self._size(task.client) for task in tasks if task.client not in training.lost])
 
     def _keep(self, round: Round, answers: Answers) -> None:
         """Put away what clients take home."""

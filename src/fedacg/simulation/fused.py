@@ -64,10 +64,9 @@ def train(
 
 def _columns(rates: Sequence[Sequence[float]], w: Tensor) -> Tensor:
     """For every step a column of the clients' rates, zero where a client has no such step."""
-    columns = torch.zeros(len(rates[0]), len(rates), 1, dtype=w.dtype)
-    for row, mine in enumerate(rates):
-        columns[: len(mine), row, 0] = torch.tensor(mine, dtype=w.dtype)
-    return columns.to(w.device)
+    most = len(rates[0])
+    rows = [[*mine, *[0.0] * (most - len(mine))] for mine in rates]
+    return torch.tensor(rows, dtype=w.dtype).T.unsqueeze(2).to(w.device)
 
 
 class _Gradient:
