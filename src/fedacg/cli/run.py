@@ -138,7 +138,7 @@ def compare(
     methods: Annotated[
         str,
         typer.Option("--methods", "-m", help="Comma-separated names.", autocompletion=completion.methods),
-    ],
+    ] = "fedavg,fedacg",
     seeds: Seeds = None,
     vary: Annotated[
         str | None,
