@@ -1,11 +1,11 @@
 """The package as users get it: a wheel built from the sdist, installed into an environment without this checkout.
 
-How the environment is kept apart: it is a new `venv` whose interpreter sees the dependencies of the environment that
-runs the tests through one line in a .pth file. Python does not read the .pth files of a folder that was added in this
-way, so the editable installation of fedacg in there is out of reach; the tests check that fedacg cannot be imported
-before the wheel is installed, and comes from the new environment afterwards. Commands run in an empty folder, without
-PYTHONPATH. Installing torch and the rest from an index is not part of this: that takes minutes, and is on the list
-in docs/developers/release.md.
+How the environment is kept apart: it is a new `venv` whose interpreter sees the dependencies of the environment
+that runs the tests through one line in a .pth file. Python does not read the .pth files of a folder that was added
+in this way, so the editable installation of fedacg in there is out of reach; the tests check that fedacg cannot be
+imported before the wheel is installed, and comes from the new environment afterwards. Commands run in an empty
+folder, without PYTHONPATH. Installing torch and the rest from an index is not part of this: that takes minutes,
+and is on the list in docs/developers/release.md.
 """
 
 import csv
