@@ -1,4 +1,4 @@
-"""A client's visit as its parts see it: what they may know before the local steps, and what is sent after them.
+"""A client's visit as its parts see it: what they know before the local steps, and what is sent after them.
 
 Everything here holds for one client, whose vectors are vectors, and for many at once, whose vectors are rows.
 """
@@ -83,7 +83,7 @@ _SEEN = " kept"
 
 
 class Departure:
-    """What clients take leave with: vectors that go through the upload chain, and tensors that go beside them."""
+    """The uploads of clients: vectors that go through the upload chain, and tensors that are sent beside them."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class Departure:
         if name in self._waiting:
             if self._chain.joint:
                 raise InputError(
-                    "method: it sends a vector that follows from what arrives of another, "
-                    "and all vectors of its upload are to be changed together"
+                    "method: one of its vectors depends on how another arrives, "
+                    "but all vectors of the upload must be changed together"
                 )
             self._encode(name)
         row = self._rows(self._like)[0]
@@ -145,7 +145,7 @@ class Departure:
         return {**self._sent, **beside, "buffers": self._rows(buffers)}
 
     def _prepare(self) -> None:
-        """Have the links that look at the whole upload change each client's vectors together."""
+        """Let the links that need the whole upload change each client's vectors together."""
         rows = {name: self._rows(vector) for name, vector in self._waiting.items()}
         prepared = []
         for row, random in enumerate(self._randoms):

@@ -3,7 +3,7 @@
 When a model is small, training one client at a time is all overhead. Here every step is taken by a whole group in
 one batched computation, with the same operations in the same order as in local.py and the same examples in every
 batch, so that a row ends where the client alone would, up to rounding. Which groups there are, and where their
-results go, is the engines' matter; whether it pays and whether it can be done at all is told here.
+results go, is the engines' matter; whether it pays and whether it is possible at all is decided here.
 """
 
 import warnings

@@ -19,7 +19,7 @@ from fedacg.simulation.schedule import rates_of_steps, total_rate
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What came of some clients: their updates as the server sees them, a row each."""
+    """The updates of some clients as the server sees them, one row each."""
 
     clients: Sequence[int]
     weights: Sequence[float]
@@ -29,7 +29,7 @@ class Arrivals:
 
 
 class Probe(Protocol):
-    """Something that looks on as a round's updates arrive; it changes nothing."""
+    """An observer of a round's updates as they arrive; it changes nothing."""
 
     def begin(self, round: int, broadcast: Message) -> None:
         """A round begins, with this message to its clients."""
@@ -40,7 +40,7 @@ class Probe(Protocol):
         ...
 
     def end(self) -> None:
-        """All that are to come have arrived."""
+        """All updates have arrived."""
         ...
 
 
@@ -79,7 +79,7 @@ class Replies:
         return sum(weight * loss for weight, loss in zip(self._weights, self.losses, strict=True))
 
     def groups(self) -> Iterator[tuple[Answers, list[Reply]]]:
-        """What each group of clients answered, with the replies made of it."""
+        """The answers of each group of clients, with the replies made from them."""
         for probe in self._probes:
             probe.begin(self._round.number, self._broadcast)
         while (answers := self._wait()) is not None:

@@ -21,13 +21,13 @@ Factor = Callable[[int, int], float]
 
 
 def rate_of_round(settings: LocalSettings, round: int, rounds: int) -> float:
-    """η_t, the rate that round t of so many starts with."""
+    """η_t, the rate that round t starts with."""
     rate = settings.lr * _over_rounds(settings, round, rounds)
     return rate * min(1.0, round / (settings.warmup + 1)) if settings.warmup else rate
 
 
 def rates_of_steps(settings: LocalSettings, lr: float, steps: int, epoch: int) -> tuple[float, ...]:
-    """The rate of each of a client's K steps in a round that starts with η; its data make an epoch of so many."""
+    """The rate of each of a client's K steps in a round that starts with η; `epoch` is the steps of one epoch."""
     rates = (lr,) * steps
     if settings.epoch_decay:
         rates = tuple(lr * settings.lr_decay ** (step // epoch) for step in range(steps))

@@ -182,7 +182,7 @@ class Worker:
         return Answers(group, sizes, [0.0] * len(group), upload={"gradient": torch.stack(rows)}, keep={})
 
     def _figures(self, group: Sequence[Task], broadcast: Message, kept: Message) -> Answers:
-        """How the broadcast model, or a client's own, does on the examples that clients are measured on."""
+        """Evaluate the broadcast model, or a client's own, on the examples for evaluating clients."""
         rows = torch.zeros(len(group), FIGURES, dtype=torch.float64)
         for row, task in enumerate(group):
             mine = _to({name: each[row] for name, each in kept.items()}, self.device)
