@@ -158,7 +158,11 @@ def _pictures(name: str, owner: Entry | Modifier, found: Mapping[str, Mapping[st
     """A picture for each setting in which the method was run; a finding first."""
     drawn = []
     for setting in SETTINGS:
-        lines = {**found[SETTINGS[0].folder], **found[setting.folder]} if "parts" in setting.folder else found[setting.folder]
+        lines = (
+            {**found[SETTINGS[0].folder], **found[setting.folder]}
+            if "parts" in setting.folder
+            else found[setting.folder]
+        )
         if name in found[setting.folder] and set(setting.beside) <= set(lines):
             drawn.append(_picture(setting, name, {each: lines[each] for each in (*setting.beside, name)}))
     if drawn:
@@ -170,7 +174,9 @@ def _pictures(name: str, owner: Entry | Modifier, found: Mapping[str, Mapping[st
         ).format("../" if isinstance(owner, Modifier) else "") + "\n"
 
 
-WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 420, 250, 34, 96, 14, 30
+WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 460, 250, 34, 136, 14, 30
+CALM = 2
+"""The colour of methods whose own is the grey of those that are drawn beside them."""
 
 
 def _picture(setting: Setting, name: str, lines: Mapping[str, Line]) -> str:
@@ -190,30 +196,36 @@ def _picture(setting: Setting, name: str, lines: Mapping[str, Line]) -> str:
     step = next(each for each in (5, 10, 20, 25) if (high - low) / each <= 6)
     parts = []
     for tick in range(int(-(-low // step) * step), int(high) + 1, step):
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDE - RIGHT}" y1="{up(tick):.1f}" y2="{up(tick):.1f}"/>')
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDE - RIGHT}" y1="{up(tick):.1f}" y2="{up(tick):.1f}"/>'
+        )
         parts.append(f'<text class="tick" x="{LEFT - 5}" y="{up(tick) + 4:.1f}" text-anchor="end">{tick}</text>')
     for tick in (0, last // 2, last):
-        parts.append(f'<text class="tick" x="{across(tick):.1f}" y="{HIGH - 12}" text-anchor="middle">{tick}</text>')
+        parts.append(
+            f'<text class="tick" x="{across(tick):.1f}" y="{HIGH - 12}" text-anchor="middle">{tick}</text>'
+        )
     ends = sorted(((up(line.average[-1]), each) for each, line in lines.items()), key=lambda end: end[0])
     places, free = {}, 0.0
     for at, each in ends:
         places[each] = free = max(at, free + 14)
     for each, line in lines.items():
         mine = each == name
-        style = of_method(each)
-        light, dark = PALETTE[style.colour]
+        colour = of_method(each).colour
+        light, dark = PALETTE[CALM if colour == of_method("fedavg").colour else colour]
         look = f'style="--light:{light};--dark:{dark}"' if mine else ""
         kind = "line mine" if mine else f"line beside-{list(lines).index(each)}"
         points = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in zip(line.rounds, line.average, strict=True))
         parts.append(f'<polyline class="{kind}" {look} points="{points}"/>')
-        word = f'{escape(_title(each))} {line.average[-1]:.1f}'
+        word = f"{escape(_title(each))} {line.average[-1]:.1f}"
         kind = "name mine" if mine else "name"
-        parts.append(f'<text class="{kind}" {look} x="{WIDE - RIGHT + 6}" y="{places[each] + 4:.1f}">{word}</text>')
+        parts.append(
+            f'<text class="{kind}" {look} x="{WIDE - RIGHT + 6}" y="{places[each] + 4:.1f}">{word}</text>'
+        )
     finding = _finding(name, lines)
     return (
         f'<figure><svg viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{escape(setting.title + ": " + finding)}">'
         + "".join(parts)
-        + f'</svg><figcaption><b>{escape(setting.title)}: {escape(finding)}.</b> Moving average of the test accuracy, '
+        + f"</svg><figcaption><b>{escape(setting.title)}: {escape(finding)}.</b> Moving average of the test accuracy, "
         f"%, over rounds; {escape(setting.words)}.</figcaption></figure>"
     )
 

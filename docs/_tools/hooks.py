@@ -133,7 +133,9 @@ def _notebook(path: Path) -> str:
             data = output.get("data", {})
             if "image/png" in data:
                 image = "".join(data["image/png"]).replace("\n", "")
-                parts.append(f'<img class="output" alt="Output of the cell above" src="data:image/png;base64,{image}">')
+                parts.append(
+                    f'<img class="output" alt="Output of the cell above" src="data:image/png;base64,{image}">'
+                )
             elif "text/markdown" in data:
                 parts.append("".join(data["text/markdown"]))
             else:

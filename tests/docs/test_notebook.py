@@ -37,7 +37,9 @@ def run(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any,
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # those of Jupyter's own packages
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
-def test_a_tutorial_shows_what_it_is_kept_with(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tutorial_shows_what_it_is_kept_with(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, notebook = run(path, tmp_path, monkeypatch)
     for before, after in zip(kept.cells, notebook.cells, strict=True):
         if before.cell_type == "code":
