@@ -3,9 +3,9 @@
     python benchmarks/curves.py docs/results/digits/curves.csv runs/seeds
     python benchmarks/curves.py docs/results/fair/compare/curves.csv runs/fair --clock phones
 
-A row is a round of a group of seeds: bytes sent so far, the test accuracy and its moving average in percent, and their
-standard deviations over the seeds. With --clock it also has the seconds that a federation of such devices would have
-taken so far.
+A row is a round of a group of seeds: bytes sent so far, the test accuracy and its moving average in percent, and
+their standard deviations over the seeds. With --clock it also has the seconds that a federation of such devices
+would have taken so far.
 """
 
 import argparse

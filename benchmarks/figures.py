@@ -2,10 +2,10 @@
 
     python benchmarks/figures.py [docs/results/optimum.png …]
 
-Numbers are the CSV files beside the figures, and for two of them the tables of docs/benchmarks.md. Nothing is trained
-here. Lines have their method's colour and dashes, bars and dots differ in lightness too, and titles say the finding.
-docs/images/architecture.svg is written by hand, and the pictures of docs/analysis.md are those that `fedacg analyze`
-wrote: their numbers were not kept.
+Numbers are the CSV files beside the figures, and for two of them the tables of docs/benchmarks.md. Nothing is
+trained here. Lines have their method's colour and dashes, bars and dots differ in lightness too, and titles say
+the finding. docs/images/architecture.svg is written by hand, and the pictures of docs/analysis.md are those that
+`fedacg analyze` wrote: their numbers were not kept.
 """
 
 import argparse

@@ -64,7 +64,7 @@ def idea() -> None:
     draw_round(left, "FedAvgM: clients start at θ, the momentum\ncomes on top, and the step overshoots", THETA)
     draw_round(right, "FedACG: clients start where the momentum\nleads, and correct it", MOVED)
     made.supxlabel(
-        "○ where clients start    × what clients want    → local updates and their mean Δ    ● the new model, θ + λm + Δ",
+        "○ where clients start   × what clients want   → local updates and their mean Δ   ● the new model",
         fontsize=10,
         color=GREY,
     )

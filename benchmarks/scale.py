@@ -4,8 +4,8 @@
 
 Synthetic(1, 1) clients that are made when they take part, logistic regression, 20 local steps of batch 10, FedACG,
 two worker processes, evaluation left out. Seconds are measured with all federations taking turns, round by round;
-memory is the peak of the parent plus that of its largest worker, each federation in a process of its own. The table
-that it prints stands in docs/benchmarks.md, from which `make figures` draws it.
+memory is the peak of the parent plus that of its largest worker, each federation in a process of its own. The
+table that it prints stands in docs/benchmarks.md, from which `make figures` draws it.
 """
 
 import argparse

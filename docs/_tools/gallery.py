@@ -168,10 +168,11 @@ def _pictures(name: str, owner: Entry | Modifier, found: Mapping[str, Mapping[st
     if drawn:
         yield "## Effect\n"
         yield '<div class="effects" markdown="0">\n' + "\n".join(drawn) + "\n</div>\n"
+        table = f"{'../' * (1 + isinstance(owner, Modifier))}results/README.md#all-methods-on-the-digits-and-on-cifar-10"
         yield (
-            "Defaults, not tuned for this problem; [Results](../{}results/README.md#all-methods-on-the-digits-and-on-"
-            "cifar-10) has the table, the commands, and why some methods are below FedAvg."
-        ).format("../" if isinstance(owner, Modifier) else "") + "\n"
+            f"Defaults, not tuned for this problem; [Results]({table}) has the table, the commands, and why some "
+            "methods are below FedAvg.\n"
+        )
 
 
 WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 460, 250, 34, 136, 14, 30
@@ -221,12 +222,12 @@ def _picture(setting: Setting, name: str, lines: Mapping[str, Line]) -> str:
         parts.append(
             f'<text class="{kind}" {look} x="{WIDE - RIGHT + 6}" y="{places[each] + 4:.1f}">{word}</text>'
         )
-    finding = _finding(name, lines)
+    finding = escape(f"{setting.title}: {_finding(name, lines)}")
     return (
-        f'<figure><svg viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{escape(setting.title + ": " + finding)}">'
+        f'<figure><svg viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{finding}">'
         + "".join(parts)
-        + f"</svg><figcaption><b>{escape(setting.title)}: {escape(finding)}.</b> Moving average of the test accuracy, "
-        f"%, over rounds; {escape(setting.words)}.</figcaption></figure>"
+        + f"</svg><figcaption><b>{finding}.</b> Moving average of the test accuracy, %, over rounds; "
+        f"{escape(setting.words)}.</figcaption></figure>"
     )
 
 

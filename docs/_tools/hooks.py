@@ -1,7 +1,7 @@
 """What the site has beyond the pages in docs/: the gallery, tutorials from notebooks, and files of the repository.
 
-Documents link to sources, examples and the changelog, which lie outside docs/. Each such file becomes a page of the
-site, so that no link leads to the network or nowhere.
+Documents link to sources, examples and the changelog, which lie outside docs/. Each such file becomes a page of
+the site, so that no link leads to the network or nowhere.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
-import gallery  # noqa: E402  the folder is no package
+import gallery
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -1,4 +1,4 @@
-"""Runs the tutorials and writes what their cells show back into them: `python docs/_tools/tutorials.py [NAME …]`."""
+"""Runs the tutorials and writes what their cells show back into them: `make tutorials`."""
 
 import os
 import sys
