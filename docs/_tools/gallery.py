@@ -168,7 +168,8 @@ def _pictures(name: str, owner: Entry | Modifier, found: Mapping[str, Mapping[st
     if drawn:
         yield "## Effect\n"
         yield '<div class="effects" markdown="0">\n' + "\n".join(drawn) + "\n</div>\n"
-        table = f"{'../' * (1 + isinstance(owner, Modifier))}results/README.md#all-methods-on-the-digits-and-on-cifar-10"
+        up = "../" * (1 + isinstance(owner, Modifier))
+        table = f"{up}results/README.md#all-methods-on-the-digits-and-on-cifar-10"
         yield (
             f"Defaults, not tuned for this problem; [Results]({table}) has the table, the commands, and why some "
             "methods are below FedAvg.\n"
