@@ -22,7 +22,7 @@ FILE = re.compile(r"`([\w-]+\.(?:py|toml))`:\n*\Z")
 NOT_RUN = {
     r"^(pip|make|\S*python) ": "installs, tests and benchmarks, which need no page",
     r"\b(run|compare|sweep|tune) (cifar|femnist|shakespeare)": "real data, and minutes to hours",
-    r"\bfedacg bench (?!.*--dry-run)": "real data, and minutes to hours",
+    r"\bfedacg bench (?!main-lage)": "real data, and minutes to hours",
     r"\bfedacg data (get|check) ": "real data",
     r"\bfedacg (report|analyze) runs/(fair|trio-cifar)": "of runs with real data",
     r"\bfedacg watch ": "serves until Ctrl-C; tests/report/test_watch.py",
