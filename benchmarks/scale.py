@@ -1,4 +1,4 @@
-"""Seconds and memory of a round, by the size of the cohort and by the number of clients there are.
+"""Seconds and memory of a round, by the size of the cohort and by the number of clients.
 
     python benchmarks/scale.py [--rounds 15]
 
@@ -100,7 +100,7 @@ def main() -> None:
     measured = times(arguments.rounds)
     seconds = {federation: median(found) for federation, found in measured.items()}
     usual = measured[USUAL_CLIENTS, USUAL_COHORT]
-    print("| clients | a round | ms a round | of the usual | ms a client | peak memory |")
+    print("| clients | per round | ms per round | of the usual | ms per client | peak memory |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for (clients, cohort), found in measured.items():
         ratio = median(a / b for a, b in zip(found, usual, strict=True))
