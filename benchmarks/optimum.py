@@ -8,8 +8,8 @@ gradient steps of η = 0.1, all of them per round or three. Shown is ‖θ − �
 last ten, relative to its value at the start. K steps take client i from θ to c_i + (1 − ηa_i)^K (θ − c_i), so that
 averaging with everybody ends where Σ_i (1 − (1 − ηa_ik)^K)(c_ik − θ_k) = 0, beside the optimum.
 
-With --out every row is written as soon as it is known; the same command continues after the last one. `make figures`
-draws them: the dotted line is where averaging ends.
+With --out every row is written as soon as it is known; the same command continues after the last one. `make
+figures` draws them: the dotted line is where averaging ends.
 
 Methods that use features or class probabilities do not apply here and are skipped.
 """

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from textwrap import indent
 
 from fedacg.config.catalogue import BASELINES, GROUPS, METHODS, MODIFIERS, Entry, Modifier
 from fedacg.methods import build
@@ -21,6 +20,8 @@ from fedacg.runs.build import traffic_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 OVERVIEW = "methods.md"
+NOISY = ("dp", "dpftrl", "local-dp")
+"""Parts whose effect depends on the cohort more than on anything else."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,14 @@ def pages() -> dict[str, str]:
     return {_uri(owner): "\n".join(_page(owner, found)) for owner in owners}
 
 
+def linked(overview: str) -> str:
+    """The overview, with every method and part of its tables leading to its page."""
+    for owner in [*METHODS.values(), *BASELINES.values(), *MODIFIERS.values()]:
+        name = f"`{'' if isinstance(owner, Entry) else '+'}{owner.name}`"
+        overview = overview.replace(f"\n| {name} |", f"\n| [{name}]({_uri(owner)}) |")
+    return overview
+
+
 def _uri(owner: Entry | Modifier) -> str:
     return f"methods/{owner.name}.md" if isinstance(owner, Entry) else f"methods/parts/{owner.name}.md"
 
@@ -115,7 +124,7 @@ def _page(owner: Entry | Modifier, found: Mapping[str, Mapping[str, Line]]) -> I
     function = function_of(owner.apply if isinstance(owner, Modifier) else owner.build)
     equations = inspect.getdoc(inspect.getmodule(function)) or owner.equation
     yield "## Equations in full\n"
-    yield f"{indent(equations, '    ')}\n"
+    yield f"{equations}\n"
     yield from _options(owner)
     yield from _costs(name)
     yield "## Run it\n"
@@ -174,6 +183,8 @@ def _pictures(name: str, owner: Entry | Modifier, found: Mapping[str, Mapping[st
             f"Defaults, not tuned for this problem; [Results]({table}) has the table, the commands, and why some "
             "methods are below FedAvg.\n"
         )
+    if owner.name in NOISY:
+        yield "The noise hides one client among thousands. Five clients per round are far too few for it.\n"
 
 
 WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 460, 250, 34, 136, 14, 30

@@ -56,6 +56,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Links lead to the pages that their targets have become."""
+    if page.file.src_uri == gallery.OVERVIEW:
+        markdown = gallery.linked(markdown)
     origin = _origin(page.file.src_uri)
 
     def lead(match: re.Match[str]) -> str:
