@@ -36,7 +36,7 @@ format: $(VENV)/.installed-dev
 
 # The documents as a site in site/, without network; a broken link or an unknown name ends it.
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
 # Every figure of the documents, from committed numbers.
