@@ -7,7 +7,7 @@ import math
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from fedacg.runs.client_states import ClientStates, scratch_folder
 from fedacg.runs.engine_choice import choose_engine
 from fedacg.runs.folder import CLIENTS, RunFolder
 from fedacg.runs.history import History, Reached
+from fedacg.runs.layout_choice import resumed_layout
 from fedacg.runs.model_file import ModelFile
 from fedacg.runs.recording import Recorder
 from fedacg.runs.start import bound_to_its_rounds, check_cohorts, check_fit, check_states, warm_start
@@ -96,6 +97,9 @@ def play(
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: a run is either gone on with or replaced")
+    if folder and resume and presence is None:
+        begun = resumed_layout(experiment, ingredients.module, folder)
+        ingredients = ingredients if begun is None else replace(ingredients, channels_last=begun)
     # Refuses what does not fit before anything is begun.
     planned = plan(experiment, ingredients, cohorts, presence, metrics, sampler)
     callbacks = [*named_callbacks(experiment.callbacks), *callbacks]
