@@ -3,7 +3,7 @@
     python benchmarks/peak.py [lenet] [cnn] …
 
 One thread. The peak is the best rate that a large product of matrices, or a large convolution, was seen to reach:
-the libraries behind them do not use the same instructions on every processor. A step's arithmetic is what PyTorch's
+the libraries behind them do not all use the same instructions. A step's arithmetic is what PyTorch's
 FLOP counter counts, a multiplication and an addition as two; its time is the median; shares are the profiler's.
 """
 
