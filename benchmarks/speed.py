@@ -29,7 +29,7 @@ from fedacg.data.examples import FederatedData, SplitClients, TensorExamples
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.engines import start
 from fedacg.runs.build import Ingredients, plan
-from fedacg.runs.client_states import ClientStates
+from fedacg.runs.client_states import ROOM, ClientStates
 from fedacg.runs.layout_choice import choose_layout
 from fedacg.simulation.engine import one_thread
 
@@ -176,7 +176,7 @@ def our_rounds(
     ingredients = Ingredients(module, layout, data, methods.build(method))
     started = start(experiment.engine)
     stack.callback(started.close)
-    memory = ClientStates(Path(stack.enter_context(TemporaryDirectory())))
+    memory = ClientStates(Path(stack.enter_context(TemporaryDirectory())), room=ROOM)
     rounds = plan(experiment, ingredients).federation(started, memory, []).run()
     return lambda: (next(rounds), None)[1]
 

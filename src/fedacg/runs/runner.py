@@ -26,7 +26,7 @@ from fedacg.methods.rules import released
 from fedacg.runs import provenance
 from fedacg.runs.build import Ingredients, plan
 from fedacg.runs.callbacks import Callback, RunView, named_callbacks
-from fedacg.runs.client_states import ClientStates, scratch_folder
+from fedacg.runs.client_states import ROOM, ClientStates, scratch_folder
 from fedacg.runs.engine_choice import choose_engine
 from fedacg.runs.folder import CLIENTS, RunFolder
 from fedacg.runs.history import History, Reached
@@ -120,7 +120,7 @@ def play(
             ModelFile.of(experiment, ingredients).write(store.path)
         place = nullcontext(store.path) if store else scratch_folder()
         with one_thread(), torch.random.fork_rng(devices=[]), place as path:
-            memory = ClientStates(path / CLIENTS, layout, sealed=store is None or store.sealed)
+            memory = ClientStates(path / CLIENTS, layout, sealed=store is None or store.sealed, room=ROOM)
             recorder = Recorder(path, experiment.analysis, layout) if store else None
             done = moment.round if moment else 0
             memory.rewind(done)
