@@ -1,10 +1,10 @@
-"""When fusing pays: CPU time of a local step and client, alone and as one of a group, by model and batch.
+"""When fusing pays: CPU time per local step and client, alone and in a group, by model and batch size.
 
     python benchmarks/fusing.py [--turns 9] [--convolutions]
 
-From this the rule of `engine.fuse = "auto"` was taken; with `--convolutions` that of small convolutional networks,
-which are trained channels-last when alone. CPU time and not seconds, because the machine may have
-other work to do; all variants take turns, and figures are medians over the turns.
+The rule of `engine.fuse = "auto"` derives from this; with `--convolutions` that of small convolutional networks,
+which are trained channels-last when alone. It measures CPU time and not seconds, because the machine may have other
+work; all variants take turns, and figures are medians over the turns.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def variants(
 
 
 def measure(functions: dict[int, Callable[[], None]], turns: int) -> dict[int, float]:
-    """Microseconds of CPU a client and step; the first two turns warm up."""
+    """Microseconds of CPU per client and step; the first two turns warm up."""
     spent: dict[int, list[float]] = {group: [] for group in functions}
     for turn in range(turns + 2):
         for group, function in functions.items():

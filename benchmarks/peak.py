@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedacg.core.vector import FlatModel, clip
-from fedacg.runs.layout_choice import takes_channels_last, wish_of
+from fedacg.runs.layout_choice import takes_channels_last, preference_of
 from speed import CLIP, DECAY, LR, WORKLOADS
 
 PARTS = {
@@ -56,7 +56,7 @@ def step_of(name: str) -> Callable[[], None]:
     """A local step of a workload of speed.py: gradient, clip, decay, w ← w − ηg."""
     workload = WORKLOADS[name]
     module = workload.module()
-    wish = wish_of(module)
+    wish = preference_of(module)
     last = wish if wish is not None else len(workload.shape) == 3 and takes_channels_last(module, workload.shape)
     flat = FlatModel(module, channels_last=last)
     x = flat.prepare(torch.randn(workload.batch, *workload.shape))

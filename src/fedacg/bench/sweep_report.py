@@ -33,7 +33,7 @@ class Dot:
     value: str
     line: str
     accuracy: Spread | None
-    """None where a run did not get to the last round."""
+    """None if a run did not reach the last round."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Effect:
             name="effect",
             title=f"Effect of {self.key}",
             caption=f"{_FIGURE} in the last round for each value of {self.key}.",
-            alt="; ".join(said) or "No run has ended.",
+            alt="; ".join(said) or "No run has finished.",
             png=render(self._figure, "png"),
         )
 
@@ -123,8 +123,8 @@ class HeatMap:
         return Picture(
             name="heatmap",
             title=f"{across} and {down}",
-            caption=f"{_FIGURE} in the last round for each pair; the best is framed, a dash did not get there.",
-            alt="; ".join(said) or "No run has ended.",
+            caption=f"{_FIGURE} in the last round for each pair; the best is framed, a dash means no result.",
+            alt="; ".join(said) or "No run has finished.",
             png=render(self._figure, "png"),
         )
 

@@ -2,7 +2,7 @@
 
 A method's space is the product of the search sets of its options, which stand in the catalogue, of the learning
 rates, and of what the user adds. Trials are points of it, drawn without replacement from a stream of its own. They
-are ranked by the validation accuracy alone; the test accuracy chooses nothing, and is told of the chosen one.
+are ranked by the validation accuracy alone; the test accuracy plays no part, and is reported for the chosen trial.
 
     random     every trial is played to the end
     halving    all are played for a ninth of the rounds, the best third for a third, the best ninth to the end
@@ -130,7 +130,7 @@ class Study:
             raise InputError(f"--trials {trials}: must be at least 1")
         for method in methods:
             if methods.count(method) > 1:
-                raise InputError(f"--methods: {method!r} stands there twice")
+                raise InputError(f"--methods: {method!r} is given twice")
         self.out, self.strategy, self.budget = out, strategy, trials
         self._plain = tree
         held_out = tree.get("data", {}).get("validation") or HELD_OUT
@@ -240,7 +240,7 @@ def tune(
         lr: The learning rates to try; 0.01, 0.03, 0.1 and 0.3 by default.
         space: Further keys and the values to try, as in `{"local.weight_decay": [0, 0.001]}`.
         out: The folder for runs, tables and the tuned experiments.
-        resume: Go on with trials that were stopped; finished ones are kept anyway.
+        resume: Resume trials that were stopped; finished ones are kept anyway.
 
     Returns:
         For each method its trials, the best of them, and the recipe with its settings.

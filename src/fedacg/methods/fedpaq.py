@@ -3,7 +3,7 @@
     client   sends Q(Δ_i), unbiased: E[Q(x)] = x
     server   uses Q(Δ_i) wherever Δ_i stands, its momentum included; so does a client that keeps state
 
-How Q works, and the bytes it takes, is in quantise.py. (Reisizadeh et al., AISTATS 2020.)
+quantise.py defines Q and its bytes. (Reisizadeh et al., AISTATS 2020.)
 """
 
 from dataclasses import replace

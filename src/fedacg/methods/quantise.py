@@ -15,7 +15,7 @@ BUCKET = 512
 
 
 class Quantise(Link):
-    """b bits an entry and one scale a bucket."""
+    """b bits per entry and one scale per bucket."""
 
     last = True
 
@@ -36,7 +36,7 @@ class Quantise(Link):
         return torch.cat([scale.view(-1).view(torch.uint8), self._pack(codes.view(-1))])
 
     def decode(self, payload: Tensor, like: Tensor, rest: Chain) -> Tensor:
-        """The vector that arrived, as long and of the type as `like`."""
+        """The vector that arrived, with the length and type of `like`."""
         count = -(-like.numel() // BUCKET)
         split = count * like.element_size()
         scale = payload[:split].clone().view(like.dtype).view(count, 1)

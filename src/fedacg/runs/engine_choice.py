@@ -1,4 +1,4 @@
-"""Which engine a run gets where its description leaves that open: by the work, never by the machine."""
+"""The engine of a run whose description says `auto`: it depends on the work, never on the machine."""
 
 import torch
 
@@ -9,15 +9,16 @@ from fedacg.runs.build import Ingredients
 from fedacg.runs.layout_choice import example_cost
 
 _STEP = 3_000_000
-"""What a local step costs beside its arithmetic, in multiplications: calls into torch."""
+"""Overhead of a local step, in multiplications: calls into torch."""
 _LITTLE = 100_000_000_000
-"""Multiplications that one process has done before workers have started and made up for it."""
+"""Work, in multiplications, from which starting workers pays."""
 
 
 def choose_engine(experiment: Experiment, ingredients: Ingredients, runs: int = 1) -> Experiment:
-    """The description with the engine named where it says `auto`: by the work of so many runs like it.
+    """The description with `auto` replaced by an engine, chosen by the work of `runs` such runs.
 
-    The rule knows counts and no machine, so that a description means the same everywhere. It decides on time only.
+    The rule uses counts and not the machine, so that a description means the same everywhere. It affects only
+    time.
     """
     if experiment.engine.name != "auto":
         return experiment
@@ -29,7 +30,7 @@ def choose_engine(experiment: Experiment, ingredients: Ingredients, runs: int = 
 
 
 def multiplications(experiment: Experiment, ingredients: Ingredients) -> int:
-    """What a run has to compute, roughly: three passes per training example, one per test example."""
+    """A rough estimate of a run's work: three passes per training example, one per test example."""
     clients, local = ingredients.data.clients, experiment.local
     some = range(0, len(clients), max(1, len(clients) // 100))
     sizes = [clients.size(client) for client in some]
@@ -42,7 +43,7 @@ def multiplications(experiment: Experiment, ingredients: Ingredients) -> int:
 
 
 def _example_cost(ingredients: Ingredients) -> int:
-    """Multiplications of one example's way through the network."""
+    """Multiplications of one example's forward pass."""
     data, channels_last = ingredients.data, ingredients.channels_last
     x, _ = data.clients[0].fetch(torch.arange(1))
     flat = FlatModel(clone(ingredients.module), channels_last=channels_last)

@@ -29,8 +29,8 @@ def choose_layout(experiment: Experiment, module: nn.Module, data: FederatedData
     """
     if experiment.model.layout != "auto":
         return experiment.model.layout == "channels-last"
-    if (wish := wish_of(module)) is not None:
-        return wish
+    if (preference := preference_of(module)) is not None:
+        return preference
     if len(data.shape) != 3 or not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return False
     return not _fused_instead(experiment, module, data) and takes_channels_last(module, data.shape)
@@ -41,16 +41,16 @@ def resumed_layout(experiment: Experiment, module: nn.Module, folder: Path) -> b
 
     Folders that do not say it are of versions in which such a network had the ordinary one.
     """
-    if experiment.model.layout != "auto" or wish_of(module) is not None or not is_run(folder):
+    if experiment.model.layout != "auto" or preference_of(module) is not None or not is_run(folder):
         return None
     marker = read_marker(folder)
     return marker is not None and marker.layout == "channels-last"
 
 
-def wish_of(module: nn.Module) -> bool | None:
+def preference_of(module: nn.Module) -> bool | None:
     """The layout that a network asks for by its attribute `channels_last`; None where it says nothing."""
-    wish = getattr(module, "channels_last", None)
-    return None if wish is None else bool(wish)
+    preference = getattr(module, "channels_last", None)
+    return None if preference is None else bool(preference)
 
 
 def _fused_instead(experiment: Experiment, module: nn.Module, data: FederatedData) -> bool:

@@ -1,6 +1,6 @@
 """Where a result comes from: the commit of this program, the machine, and checksums of the data and their split.
 
-They stand in summary.json, for the card that goes with every table.
+They are in summary.json, for the card that goes with every table.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from fedacg.core.inputs import tensors
 from fedacg.data.examples import Examples, FederatedData
 
 _CLIENTS, _EACH, _TESTS = 256, 4, 512
-"""Of how many clients, examples of each and test examples a checksum is at most; they are evenly chosen."""
+"""Most clients, examples of each and test examples in a checksum; they are evenly chosen."""
 
 
 def checksums(federated: FederatedData) -> dict[str, str]:
-    """SHA-256 of the test examples and of who holds which training examples, of large data in evenly chosen parts.
+    """SHA-256 of the test examples and of the split; for large data, of an even choice.
 
     The clients' sizes are all in it, up to a hundred thousand clients.
     """
@@ -44,7 +44,7 @@ def _add(digest: "hashlib._Hash", examples: Examples, most: int) -> None:
 
 
 def _evenly(count: int, most: int) -> list[int]:
-    """All numbers below `count`, or so many of them, evenly chosen."""
+    """All numbers below `count`, or `most` of them, evenly chosen."""
     places = np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(int)
     found: list[int] = places.tolist()
     return found
@@ -52,7 +52,7 @@ def _evenly(count: int, most: int) -> list[int]:
 
 @cache
 def commit() -> str | None:
-    """The commit of this program's own checkout, with a plus if files differ from it; None if it is installed."""
+    """The commit of this program's checkout, with a plus if files differ from it; None if it is installed."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
@@ -69,7 +69,7 @@ def commit() -> str | None:
 
 @cache
 def machine() -> dict[str, Any]:
-    """What the work was done on."""
+    """The machine."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
