@@ -1,6 +1,9 @@
 """Seconds of a real federation against a hand-worked example; deadlines, over-selection, traces, profiles."""
 
+import csv
+import hashlib
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -154,3 +157,36 @@ def test_from_python(tmp_path: Path) -> None:
     )
     assert list(result.history.series(CLOCK).values()) == [2.5, 5.0]
     assert math.isfinite(result.history[-1].train_loss)
+
+
+def test_what_is_in_a_trace_belongs_to_the_experiment(fedacg: Command) -> None:
+    """A trace that was changed makes another experiment: nothing resumes it, and no folder is shared."""
+    path = Path(trace(fedacg.folder, "1e9,1e6,1e6,0", head="flops,down,up,latency\n"))
+    arguments = ("run", "tiny.toml", "-s", "rounds=4", "-s", "clock.profile=devices.csv", "-q")
+    assert fedacg(*arguments, "--out", "first").code == 0
+    described = (fedacg.folder / "first" / "experiment.toml").read_text()
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in described
+    assert fedacg(*arguments, "--out", "first", "--resume").code == 0
+    assert [fedacg(*arguments).out, fedacg(*arguments, "--resume").out] == ["runs/tiny-fedacg-s4\n"] * 2
+
+    old = path.read_bytes()
+    path.write_text(path.read_text().replace("1e9", "2e9"))
+    refused(fedacg(*arguments, "--out", "first", "--resume"), "clock.profile is")
+    assert fedacg(*arguments).out == "runs/tiny-fedacg-s4-2\n"
+    again = ("run", "first/experiment.toml", "--out", "again", "-q")
+    refused(fedacg(*again), "the trace was another when this experiment was described")
+    assert fedacg(*again, "-s", "clock.profile=devices.csv").code == 0, "the path alone is a new experiment"
+    assert fedacg("report", "first", "--out", "page", "-q").code == 0, "a finished run needs no devices"
+    path.write_bytes(old)
+    assert fedacg(*arguments, "--out", "first", "--resume").code == 0
+
+
+def test_runs_with_different_traces_are_rows_of_their_own(fedacg: Command) -> None:
+    for seed, speed in ((0, "1e9"), (1, "1e9"), (2, "2e9")):
+        trace(fedacg.folder, f"{speed},1e6,1e6,0", head="flops,down,up,latency\n")
+        settings = ("-s", "rounds=1", "-s", f"seed={seed}", "-s", "clock.profile=devices.csv")
+        assert fedacg("run", "tiny.toml", *settings, "--out", f"all/{seed}", "-q").code == 0
+    assert fedacg("report", "all", "--out", "page", "-q").code == 0
+    rows = list(csv.DictReader((fedacg.folder / "page" / "table.csv").read_text().splitlines()))
+    assert [row["seeds"] for row in rows] == ["2", "1"], "two seeds of one trace, and another trace"
+    assert all(re.fullmatch(r"\w+ clock\.profile=devices\.csv [0-9a-f]{8}", row["label"]) for row in rows)

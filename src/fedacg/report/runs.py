@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from fedacg.config.experiment import Experiment, decisive, flatten, show
 from fedacg.config.goals import Goal
 from fedacg.config.methods import method_title
+from fedacg.config.participation import split_trace
 from fedacg.core import files
 from fedacg.core.output import printable_tree
 from fedacg.errors import InputError
@@ -86,6 +87,8 @@ def _telling(members: Sequence[Settings], data_sets: bool) -> list[str]:
 def _part(key: str, value: object) -> str:
     if key == "data.name":
         return show(value)
+    if key == "clock.profile" and (trace := split_trace(str(value))):
+        value = f"{Path(trace[0]).name} {trace[1][:8]}".strip()
     return f"{key.removeprefix('method.')}={show(value)}"
 
 
