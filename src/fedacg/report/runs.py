@@ -213,6 +213,8 @@ def load_run(folder: Path, read: ReadRounds = read_metrics) -> Run:
         rounds = f"{history.rounds} of {experiment.get('rounds', '?')} rounds"
         notes.append(f"{folder}: in progress, {rounds}" if history else f"{folder}: no rounds yet")
     notes += _promised(folder, summary, history)
+    told = (summary or {}).get("notes")
+    notes += [f"{folder}: {note}" for note in told if isinstance(note, str)] if isinstance(told, list) else []
     skipped = [m for m in history if m.test_accuracy is not None and m.test_accuracy != m.test_accuracy]
     if skipped:
         notes.append(f"{folder}: accuracy is not a number in {len(skipped)} rounds, which are left out")
