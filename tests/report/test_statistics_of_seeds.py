@@ -127,7 +127,7 @@ def test_a_baseline_is_the_best_of_no_column() -> None:
         row("fedacg", [70.0, 71.0, 72.5]),
     ]
     assert marks(rows)["accuracy %"] == marks(rows)["rounds to 50 %"] == ["", "", "best"]
-    level = [row("centralised", [70.1, 70.9, 72.6]), *others]
+    level = [row("centralised", [70.1, 70.9, 72.6]), *rows[1:]]
     assert marks(level)["accuracy %"] == ["", "", "best"], "not even where it cannot be told from the best"
     single = [row("local-only", [90.0], (0,)), row("fedavg", [60.0], (0,)), row("fedacg", [70.0], (0,))]
     assert marks(single)["accuracy %"] == ["", "second", "best"]
