@@ -70,7 +70,7 @@ def test_a_range_gives_every_method_as_many_trials_and_the_same_values() -> None
         assert points == draw(method, spaces[method], 12, seed=0)
     assert sorted(rates["fedavg"]) == sorted(rates["fedavgm"]) == sorted(rates["fedacg"])
     assert rates["fedavg"] != rates["fedacg"], "each has an order of its own, or rates go with places in the lists"
-    parts = [int(12 * math.log(float(rate) / 0.01) / math.log(30)) for rate in rates["fedavg"]]
+    parts = [int(12 * math.log(float(rate) / 0.003) / math.log(100)) for rate in rates["fedavg"]]
     assert sorted(parts) == list(range(12)), "one rate in each twelfth of the logarithm"
     pairs = [(point["method.lam"], point["method.beta"]) for point in drawn["fedacg"]]
     assert len(set(pairs)) == 9, "all points of the lists come once before any comes twice"
@@ -88,7 +88,7 @@ def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"local\.lr.*two numbers above 0"):
         parse_range("local.lr", (text,))
     with pytest.raises(InputError, match="stands alone"):
-        parse_range("local.lr", ("0.1", "0.01..0.3"))
+        parse_range("local.lr", ("0.1", "0.003..0.3"))
 
 
 @pytest.mark.parametrize(("rounds", "stages"), [(90, [10, 30, 90]), (9, [1, 3, 9]), (2, [1, 2]), (1, [1])])

@@ -129,7 +129,7 @@ def space_of(method: str, tree: Tree, rates: Sequence[str], more: Space) -> Spac
 
 
 def parse_range(key: str, values: Sequence[str]) -> tuple[float, float] | None:
-    """The ends of a range `0.01..0.3`; None for a list of values."""
+    """The ends of a range `0.003..0.3`; None for a list of values."""
     if not any(".." in value for value in values):
         return None
     low, _, high = values[0].partition("..")
@@ -138,7 +138,7 @@ def parse_range(key: str, values: Sequence[str]) -> tuple[float, float] | None:
     except ValueError:
         ends = math.nan, math.nan
     if len(values) > 1 or not 0 < ends[0] < ends[1] < math.inf:
-        why = "a range is two numbers above 0, the smaller first, and stands alone, as in 0.01..0.3"
+        why = "a range is two numbers above 0, the smaller first, and stands alone, as in 0.003..0.3"
         raise InputError(f"{key} = {','.join(values)}: {why}")
     return ends
 

@@ -1,7 +1,7 @@
 """Tuning with a budget: every method gets the same number of trials in a space that is declared beforehand.
 
 A method's space is the product of the search sets of its options, which stand in the catalogue, of the learning
-rates, and of what the user adds. A set is a list of values, or a range `0.01..0.3`. A range is cut into as many
+rates, and of what the user adds. A set is a list of values, or a range `0.003..0.3`. A range is cut into as many
 parts as there are trials, alike in the logarithm, and each part gives one value: the same ones to every method, in
 an order of its own. So a method without options has as many trials as one with many. Of lists, points are drawn
 without replacement, from a stream of the method's own. Trials are ranked by the validation accuracy alone; the
@@ -28,7 +28,7 @@ from fedacg.report.runs import load_run
 from fedacg.runs.history import History
 
 STRATEGIES = ("random", "halving")
-RATES = ("0.01..0.3",)
+RATES = ("0.003..0.3",)
 """The learning rates that are tried unless others are given."""
 HELD_OUT = 0.1
 """What is held out to choose by, where the recipe holds out nothing."""
@@ -229,7 +229,7 @@ def tune(
         methods: Names, with options that are not to be searched: "fedacg:beta=0.01".
         trials: For each method.
         strategy: `random`, or `halving`, which plays all trials shortly and only the best to the end.
-        lr: The learning rates to try; by default the range from 0.01 to 0.3.
+        lr: The learning rates to try; by default the range from 0.003 to 0.3.
         space: Further keys and the values to try, as in `{"local.weight_decay": [0, 0.001]}`, or a range, as in
             `{"method.lam": ["0.5..0.95"]}`.
         seeds: Play what was chosen with each of these, on all training data, and compare the methods by that.

@@ -36,7 +36,7 @@ def tune(
     ] = "random",
     lr: Annotated[
         str | None,
-        typer.Option("--lr", help="Learning rates to try, a list or a range; 0.01..0.3 by default, - for none."),
+        typer.Option("--lr", help="Learning rates to try, a list or a range; 0.003..0.3 by default, - for none."),
     ] = None,
     grid: Annotated[
         list[str] | None,
