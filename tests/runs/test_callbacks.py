@@ -267,7 +267,7 @@ def test_callbacks_have_names_in_files_and_reach_resumed_runs(fedacg: Command) -
     assert "stopped early: 5 rounds are enough" in outcome.out
 
 
-def watched(values: list[float], every: int = 1, rounds: int = 0, part: str = "test") -> str | None:
+def watched(values: list[float], every: int = 1, rounds: int = 0, part: str = "test", **more: Any) -> str | None:
     """What is said of a run with these accuracies, where 40 of 200 labels are the same and the others rarer.
 
     Chance reaches 0.2 + 3·√(0.2·0.8/200) = 0.2849.
@@ -275,7 +275,7 @@ def watched(values: list[float], every: int = 1, rounds: int = 0, part: str = "t
     y = torch.cat([torch.zeros(40), 1 + torch.arange(160) % 8]).long()
     pair = (torch.zeros(200, 3), y)
     data = from_pairs([pair], pair)
-    settings = {"rounds": rounds or every * len(values), "data": {"validation": 0.1}, "local": {"lr": 0.3}}
+    settings = {"rounds": rounds or every * len(values), "data": {"validation": 0.1}, "local": {"lr": 0.3}, **more}
     if part == "validation":
         data = replace(data, test=TensorExamples(torch.zeros(0, 3), torch.zeros(0).long()), validation=data.test)
         settings |= {"evaluate": {"test": "end"}}
@@ -317,6 +317,13 @@ def test_a_run_that_stays_at_chance_is_told(
             assert words in note
             assert "most frequent label always gets 20.0 %" in note
             assert "local.lr = 0.3" in note
+            assert "momentum" not in note
+
+
+def test_where_answers_are_late_momentum_is_a_suspect_too() -> None:
+    note = watched([0.2] * 10, asynchronous={"buffer": 2})
+    assert note is not None
+    assert "server momentum λ" in note
 
 
 @pytest.mark.parametrize(

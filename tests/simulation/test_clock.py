@@ -72,6 +72,7 @@ def closing(**settings: float) -> Clock:
         ({"over_select": 1.5}, 3, 2, [1, 7], 3.0),  # the first two are enough
         ({"over_select": 1.5, "deadline": 2.5}, 3, 2, [7], 2.5),
         ({"deadline": 1.0}, 3, 3, [], 1.0),
+        ({"deadline": 3.0}, 3, 3, [1, 7], 3.0),  # who answers at that very moment is in time
     ],
 )
 def test_a_round_ends_with_its_last_answer_or_at_the_deadline(
@@ -117,6 +118,26 @@ def test_devices_follow_from_the_seed_of_cohorts_and_the_client(tmp_path: Path) 
     assert np.std(np.log([device.down for device in drawn])) == pytest.approx(0.8, rel=0.1)
     lines = trace(tmp_path, "1,1,1,0", "2,1,1,0", head="flops,down,up,latency\n")
     assert {devices(lines).draw(0, client).flops for client in range(30)} == {1.0, 2.0}
+
+
+@pytest.mark.parametrize(
+    ("profile", "flops", "down", "up", "latency", "speed", "link"),
+    [
+        ("phones", 1e10, 20, 5, 0.1, 0.8, 0.8),
+        ("hospitals", 5e12, 100, 100, 0.03, 0.4, 0.3),
+        ("datacentre", 5e13, 1e4, 1e4, 0.001, 0.05, 0.05),
+    ],
+)
+def test_profiles_are_the_documented_ones(
+    profile: str, flops: float, down: float, up: float, latency: float, speed: float, link: float
+) -> None:
+    """Medians, in Mbit/s, and deviations of logarithms, of 2000 clients; speed and links are independent."""
+    drawn = [devices(profile).draw(0, client) for client in range(2000)]
+    logs = np.log([[each.flops, each.down * 8e-6, each.up * 8e-6] for each in drawn]).T
+    assert np.exp(np.median(logs, axis=1)) == pytest.approx([flops, down, up], rel=0.1)
+    assert logs.std(axis=1) == pytest.approx([speed, link, link], rel=0.07)
+    assert abs(np.corrcoef(logs) - np.eye(3)).max() < 0.1
+    assert {each.latency for each in drawn} == {latency}
 
 
 @pytest.mark.parametrize(

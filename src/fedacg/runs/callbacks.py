@@ -32,6 +32,7 @@ _LEAST_PATIENCE, _LEAST_EVALUATIONS, _LEAST_EXAMPLES = 10, 3, 100
 """Rounds, evaluations and examples below which nothing is said of a run at chance."""
 _MOST_LABELS = 4096
 """Labels that are looked at to know the most frequent one."""
+_MOMENTUM = "; the second is server momentum λ, which late answers make unstable: try server_lr = 1 − λ"
 
 
 class RunView:
@@ -215,6 +216,7 @@ class AtChance(Callback):
 
     def __init__(self, experiment: Experiment, data: FederatedData) -> None:
         self._rate, self._patience = experiment.local.lr, max(_LEAST_PATIENCE, experiment.rounds // 4)
+        self._stale = experiment.asynchronous.buffer > 0
         during = experiment.evaluate.test == "every"
         self._figure = "test_accuracy" if during else "validation/accuracy"
         self._examples = data.test if during else data.validation
@@ -239,8 +241,7 @@ class AtChance(Callback):
         series = list(history.series(self._figure).items())
         if not series or series[-1][0] < self._patience or self.chance is None:
             return None
-        share, most = self.chance
-        above = max((number for number, value in series if value > most), default=0)
+        above = max((number for number, value in series if value > self.chance[1]), default=0)
         since = [value for number, value in series if number > above]
         if len(since) < _LEAST_EVALUATIONS or series[-1][0] - above < self._patience:
             return None
@@ -248,8 +249,12 @@ class AtChance(Callback):
         start = f"round {above}" if above else "the start"
         return (
             f"the {figure} has been at chance since {start}, {100 * since[-1]:.1f} % in round {series[-1][0]}: "
-            f"naming the most frequent label always gets {100 * share:.1f} %. The first suspect is the learning "
+            f"naming the most frequent label always gets {100 * self.chance[0]:.1f} %. The first suspect is the learning "
             f"rate, local.lr = {self._rate:g}: try a third and a tenth of it"
+            + (
+                "; the second is server momentum λ, which late answers make unstable: server_lr = 1 − λ"
+                * self._stale
+            )
         )
 
     def round(self, run: RunView) -> None:
