@@ -7,6 +7,7 @@ which a resumed run has again.
 import inspect
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -245,17 +246,13 @@ class AtChance(Callback):
         since = [value for number, value in series if number > above]
         if len(since) < _LEAST_EVALUATIONS or series[-1][0] - above < self._patience:
             return None
-        figure = self._figure.replace("/", " ").replace("_", " ")
-        start = f"round {above}" if above else "the start"
+        figure, when = re.sub("[/_]", " ", self._figure), f"round {above}" if above else "the start"
+        always = f"naming the most frequent label always gets {100 * self.chance[0]:.1f} %"
         return (
-            f"the {figure} has been at chance since {start}, {100 * since[-1]:.1f} % in round {series[-1][0]}: "
-            f"naming the most frequent label always gets {100 * self.chance[0]:.1f} %. The first suspect is the learning "
-            f"rate, local.lr = {self._rate:g}: try a third and a tenth of it"
-            + (
-                "; the second is server momentum λ, which late answers make unstable: server_lr = 1 − λ"
-                * self._stale
-            )
-        )
+            f"the {figure} has been at chance since {when}, {100 * since[-1]:.1f} % in round {series[-1][0]}: "
+            f"{always}. The first suspect is the learning rate, local.lr = {self._rate:g}: try a third and a tenth "
+            "of it"
+        ) + _MOMENTUM * self._stale
 
     def round(self, run: RunView) -> None:
         if not self._told and run.metrics.evaluated and (note := self.note(run.history)):
