@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whole files go to one process each, as starts are shared within a file; the longest come first.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all pytest lint types format clean
+.PHONY: demo test test-all pytest lint types format package clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedacg compare quickstart --methods fedavg,fedprox,fedavgm,fedacg --out runs/demo --overwrite
@@ -33,6 +33,11 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The wheel and the sdist, in dist/.
+package: $(VENV)/.installed-dev
+	rm -rf dist
+	$(BIN)/python -m build
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -45,4 +50,4 @@ $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) runs dist build .mypy_cache .pytest_cache .ruff_cache

@@ -30,7 +30,7 @@ _PEOPLE, _PICTURES = 1000, 20_000
 
 
 def load(name: str) -> None:
-    """Load a data set, fetch a thousand of its examples, and print what that took; the process must be new."""
+    """Load a data set, fetch a thousand of its examples, and print the cost; needs a new process."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = perf_counter()
     dataset = catalogue.load(name, partial=catalogue.FACTS[name].source is not None)
@@ -45,7 +45,7 @@ def load(name: str) -> None:
             {
                 "seconds": seconds,
                 "megabytes": (peak - before) / 1000,
-                "milliseconds a batch": 10 * (perf_counter() - start),
+                "milliseconds per batch": 10 * (perf_counter() - start),
                 "clients": len(dataset.owners.names) if dataset.owners else 0,
                 "examples": len(dataset.train) + len(dataset.test),
             }
@@ -139,7 +139,7 @@ def main() -> None:
             print(
                 f"{name + ('*' if made_up else ''):16}{first['examples']:10}{first['clients'] or '–':>9}"
                 f"{first['seconds']:8.2f}{first['megabytes']:8.0f}{again['seconds']:8.3f}{again['megabytes']:8.0f}"
-                f"{again['milliseconds a batch']:10.2f}"
+                f"{again['milliseconds per batch']:10.2f}"
             )
     if options.stand_ins:
         print("* made up, in the official layout")

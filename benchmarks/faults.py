@@ -1,4 +1,4 @@
-"""What the C library costs the bare loops: page faults and seconds of a client of `lenet`, there and here.
+"""The cost of the C library's memory handling: page faults and seconds of `lenet` in bare loops and here.
 
     python benchmarks/faults.py
 
@@ -59,7 +59,7 @@ def main() -> None:
             seconds, faults = measure(visit)
         print(f"| {' | '.join(sys.argv[1:])} | {seconds:.3f} | {faults:,} |")
         return
-    print("| loop | freed memory | seconds a client | page faults |\n| --- | --- | ---: | ---: |", flush=True)
+    print("| loop | freed memory | seconds per client | page faults |\n| --- | --- | ---: | ---: |", flush=True)
     for loop in ("bare", "fedacg"):
         for memory, environment in (("given back", {}), ("kept", KEPT)):
             subprocess.run([sys.executable, __file__, loop, memory], env=os.environ | environment, check=True)

@@ -1,6 +1,6 @@
 """The bits of small runs: `vector_sha256` of every method and combination, on every engine.
 
-    python benchmarks/fingerprints.py TABLE.csv                 make the table with the fedacg that is installed
+    python benchmarks/fingerprints.py TABLE.csv                 make the table with the installed fedacg
     python benchmarks/fingerprints.py TABLE.csv --against OLD   and compare it with an earlier one, row by row
 
 A change that is meant to keep all results keeps this table. The bits belong to one kind of processor and one
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "hard": ([*BASES, "fedmlb+acg+paq", "fedacg+paq"], HARD),
     "channels-last": ([*BASES, "fedacg+paq"], (*PLAIN, "rounds=3", "model.name=cnn")),
 }
-"""What is run: a name, the methods, and the settings that make it another case."""
+"""A case: its name, methods and settings."""
 ENGINES = {
     "serial": ("engine.name=serial",),
     "processes": ("engine.name=processes", "engine.workers=2"),

@@ -1,9 +1,9 @@
-"""When fusing pays: CPU time of a local step and client, alone and as one of a group, by model and batch.
+"""When fusing pays: CPU time per local step and client, alone and in a group, by model and batch size.
 
     python benchmarks/fusing.py [--turns 9]
 
-From this the rule of `engine.fuse = "auto"` was taken. CPU time and not seconds, because the machine may have
-other work to do; all variants take turns, and figures are medians over the turns.
+The rule of `engine.fuse = "auto"` derives from this. It measures CPU time and not seconds, because the machine may
+have other work; all variants take turns, and figures are medians over the turns.
 """
 
 import argparse
@@ -36,7 +36,7 @@ STEPS = 4
 
 
 def variants(model: str, batch: int) -> tuple[int, dict[int, Callable[[], None]]]:
-    """The model's size, and functions that train so many clients: 1 one after the other, more at once."""
+    """The model's size, and functions that train clients: one after the other for 1, more at once."""
     name, width, options = MODELS[model]
     flat = FlatModel(models.build(name, classes=10, shape=(width,), **options))
     phi, method, pipeline = flat.w.clone(), methods.build("fedavg"), PlainPipeline()
@@ -60,7 +60,7 @@ def variants(model: str, batch: int) -> tuple[int, dict[int, Callable[[], None]]
 
 
 def measure(functions: dict[int, Callable[[], None]], turns: int) -> dict[int, float]:
-    """Microseconds of CPU a client and step; the first two turns warm up."""
+    """Microseconds of CPU per client and step; the first two turns warm up."""
     spent: dict[int, list[float]] = {group: [] for group in functions}
     for turn in range(turns + 2):
         for group, function in functions.items():

@@ -1,4 +1,4 @@
-"""Which memory layout a convolutional network trains fastest in, as times the speed of plain PyTorch.
+"""The fastest memory layout for training convolutional networks, as multiples of plain PyTorch's speed.
 
 One thread, one run: every variant takes a few SGD steps in turn, over and over, and the median is printed
 of its ratio to plain PyTorch in the same turn. `channels_last` of the models is set from this table.
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedacg.models import build
 
 LR = 0.01
-CASES = [  # model, shape, batch, turns, steps a turn
+CASES = [  # model, shape, batch, turns, steps per turn
     ("lenet", (3, 32, 32), 10, 40, 5),
     ("lenet", (1, 28, 28), 10, 40, 5),
     ("cnn", (3, 32, 32), 10, 40, 5),
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def interleaved(steps: dict[str, Callable[[], None]], turns: int, count: int) -> dict[str, list[float]]:
-    """Seconds a step, one figure a turn; the variants take turns because the machine's speed drifts."""
+    """Seconds per step, one figure per turn; the variants take turns because the machine's speed drifts."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(turns + 1):
         for name, step in steps.items():

@@ -1,10 +1,10 @@
-"""What a round of every method costs in processor time, relative to FedAvg's, on the `lenet` workload of speed.py.
+"""Processor time per round of every method, relative to FedAvg, on the `lenet` workload of speed.py.
 
     python benchmarks/methods.py [--cohort 10] [--rounds 8] [--out docs/results/cost.csv] [METHOD …]
 
 One process does all the work, server and clients, and its own processor time is taken, which other work on the
-machine hardly changes. Methods take turns: in every turn each plays a round, between two rounds of FedAvg, and its
-ratio is that to their mean. Shown is the median of these ratios over the turns, and the least and the largest. All
+machine hardly changes. Methods take turns: in every turn each runs a round between two rounds of FedAvg, and its
+ratio is relative to their mean. The table shows the median, least and largest of these ratios over the turns. All
 clients take part in every round, as some methods need it.
 """
 

@@ -1,4 +1,4 @@
-"""What known mistakes cost: each is put in and run beside the right one on the digits.
+"""The cost of known mistakes: each is put in and run beside the correct version, on the digits.
 
     python benchmarks/mistakes.py [--rounds 30] [--seeds 3] [--out docs/results/mistakes.csv] [NAME …]
 
@@ -7,7 +7,7 @@ clients with Dirichlet(0.1) labels and equally many examples, 3 per round, 2 loc
 that decays by 0.98 per round and gradients clipped to norm 10. Printed are mean test accuracies over the seeds
 after the last round, in percent.
 
-With --out every row is written as soon as it is there; the same command goes on after the last one.
+With --out every row is written as soon as it is known; the same command continues after the last one.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Who finds the common optimum of clients that disagree, and who stalls: quadratics whose optimum is known.
+"""Which methods find the common optimum of clients that disagree, and which stall, on quadratics.
 
     python benchmarks/optimum.py [--rounds 300] [--out docs/results/optimum.png] [METHOD …]
 
@@ -8,9 +8,9 @@ gradient steps of η = 0.1, all of them per round or three. Shown is ‖θ − �
 last ten, relative to its value at the start. K steps take client i from θ to c_i + (1 − ηa_i)^K (θ − c_i), so that
 averaging with everybody ends where Σ_i (1 − (1 − ηa_ik)^K)(c_ik − θ_k) = 0, beside the optimum: the dotted line.
 
-With --out every row is written as soon as it is there; the same command goes on after the last one.
+With --out every row is written as soon as it is known; the same command continues after the last one.
 
-Methods that look at features, or at probabilities of classes, have nothing to look at here and are left out.
+Methods that use features or class probabilities do not apply here and are skipped.
 """
 
 import argparse
@@ -44,7 +44,7 @@ OPTIONS = {
     "feddc": {"alpha": 0.1},
     "fedpa": {"warmup": 0.0},
 }
-"""Where a method's default is meant for networks, one of the order of the curvature."""
+"""Options of the order of the curvature, for methods whose defaults are meant for networks."""
 COLUMNS = ("method", "everybody", f"{COHORT} of {CLIENTS}")
 REFUSED = "refused"
 LEAST = 1e-8
@@ -94,7 +94,7 @@ def candidates() -> list[str]:
         try:
             method = methods.build(name, OPTIONS.get(name)).with_loss(half_square)
         except InputError:
-            continue  # it has a loss on classes of its own
+            continue  # it has its own loss on classes
         if "stages" not in method.needs and name not in OF_CLASSES:
             names.append(name)
     return names
@@ -175,7 +175,7 @@ def main() -> None:
 
 
 def in_order(rows: dict[str, table.Row]) -> list[table.Row]:
-    """Those that come closest with everybody first."""
+    """Sorted by the distance with full participation."""
     return sorted(rows.values(), key=lambda row: (float(row[COLUMNS[1]]), row[COLUMNS[0]]))
 
 

@@ -1,4 +1,4 @@
-"""How large the report's page is and how long it takes to open: 20 runs of 1000 rounds, made up.
+"""The size of the report's page and the time it takes to open, for 20 made-up runs of 1000 rounds.
 
 Opens it in headless Chromium if that and its driver are installed, each time in a new browser.
 """

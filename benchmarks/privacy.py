@@ -1,7 +1,7 @@
 """Accuracy against ε: FedAvg, FedAvgM and FedACG with `+dp` on FEMNIST, small scale, a simulated larger cohort.
 
 Every method is given the same noise for the same ε: what the server does after the noise costs nothing. Writes
-docs/results/privacy/epsilon.csv and epsilon.png; a table that is there is added to, so that it can be stopped.
+docs/results/privacy/epsilon.csv and epsilon.png; an existing table is extended, so that it can be stopped.
 
     python benchmarks/privacy.py --seeds 3 --rounds 40
 """

@@ -1,6 +1,6 @@
 """Accuracy against the share of bad clients, for the mean and each robust rule, with two servers, on digits.
 
-Writes docs/results/privacy/robust.csv and robust.png; a table that is there is added to.
+Writes docs/results/privacy/robust.csv and robust.png; an existing table is extended.
 
     python benchmarks/robust.py --seeds 3 --rounds 20
 """

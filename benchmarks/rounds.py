@@ -1,9 +1,9 @@
-"""Where the time of a round goes: a profile of speed.py's workloads, played in this process.
+"""Where the time of a round goes: a profile of speed.py's workloads, run in this process.
 
     python benchmarks/rounds.py [--rounds 60] [lenet] [logistic]
 
-A profile makes calls of Python look dearer than they are, and the messages between processes are not in it: it
-says where to look, not how long a round takes.
+A profile exaggerates the cost of Python calls, and lacks the messages between processes: it shows where to look,
+not how long a round takes.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Tables of benchmarks as CSV files: written whole, and read again by a run that goes on after a stop."""
+"""Tables of benchmarks as CSV files: written atomically, and read again when a stopped benchmark continues."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ Row = dict[str, str]
 
 
 def read(path: Path | None) -> dict[str, Row]:
-    """The rows of a table by what stands in their first column; none where there is no such file."""
+    """The rows of a table by their first column; empty if there is no such file."""
     if path is None or not path.exists():
         return {}
     with path.open(encoding="utf-8", newline="") as file:

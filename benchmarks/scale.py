@@ -1,4 +1,4 @@
-"""Seconds and memory of a round, by the size of the cohort and by the number of clients there are.
+"""Seconds and memory of a round, by the size of the cohort and by the number of clients.
 
     python benchmarks/scale.py [--rounds 15] [--picture scale.png]
 
@@ -93,8 +93,8 @@ def draw(path: Path, seconds: dict[tuple[int, int], float], megabytes: dict[tupl
     figure = Figure(figsize=(8, 5.6), layout="constrained")
     axes = figure.subplots(2, 2, sharex="col", sharey="row")
     sides = (
-        ("clients a round (M)", [(cohort, (USUAL_CLIENTS, cohort)) for cohort in COHORTS]),
-        ("clients there are (N)", [(clients, (clients, USUAL_COHORT)) for clients in CLIENTS]),
+        ("clients per round (M)", [(cohort, (USUAL_CLIENTS, cohort)) for cohort in COHORTS]),
+        ("clients in total (N)", [(clients, (clients, USUAL_COHORT)) for clients in CLIENTS]),
     )
     usual = USUAL_CLIENTS, USUAL_COHORT
     for column, (label, points) in enumerate(sides):
@@ -110,7 +110,7 @@ def draw(path: Path, seconds: dict[tuple[int, int], float], megabytes: dict[tupl
                 axis.plot(sizes, [seconds[usual] * part for part in follows], "--", color="0.6", zorder=0)
             else:
                 axis.set_xlabel(label)
-    axes[0, 0].set_ylabel("seconds a round")
+    axes[0, 0].set_ylabel("seconds per round")
     axes[1, 0].set_ylabel("peak memory, MB")
     axes[1, 0].set_ylim(0, 1.3 * max(megabytes.values()))
     axes[0, 0].set_title(f"N = {USUAL_CLIENTS:,}; dashed: in proportion to M", fontsize=9)
@@ -132,7 +132,7 @@ def main() -> None:
     measured = times(arguments.rounds)
     seconds = {federation: median(found) for federation, found in measured.items()}
     usual = measured[USUAL_CLIENTS, USUAL_COHORT]
-    print("| clients | a round | ms a round | of the usual | ms a client | peak memory |")
+    print("| clients | per round | ms per round | of the usual | ms per client | peak memory |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for (clients, cohort), found in measured.items():
         ratio = median(a / b for a, b in zip(found, usual, strict=True))

@@ -1,4 +1,4 @@
-"""Seconds a round here against the same SGD steps in bare PyTorch loops, in as many one-threaded processes.
+"""Seconds per round here against the same SGD steps in bare PyTorch loops, in as many one-threaded processes.
 
     python benchmarks/speed.py [--workers 2] [--rounds 15] [--engine ray] [lenet] [logistic]
 
@@ -80,7 +80,7 @@ DECAY = 0.001
 
 
 def bare_loop(connection: Connection, workload: Workload, clients: int) -> None:
-    """A process that trains this many clients, one after the other, whenever it is told to."""
+    """A process that trains this many clients, one after the other, on request."""
     torch.set_num_threads(1)
     module = workload.module()
     beginning = [p.detach().clone() for p in module.parameters()]
@@ -128,7 +128,7 @@ def bare_rounds(stack: ExitStack, workload: Workload, workers: int) -> Callable[
 def our_rounds(
     stack: ExitStack, workload: Workload, workers: int, method: str, engine: str = "processes"
 ) -> Callable[[], None]:
-    """A function that plays one round here."""
+    """A function that runs one round here."""
     experiment = Experiment.parse(
         {
             "rounds": 10**6,
@@ -155,7 +155,7 @@ def our_rounds(
 
 
 def measure(variants: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds a round of each variant, turn by turn; the first turn warms up."""
+    """Seconds per round of each variant, turn by turn; the first turn warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(rounds + 1):
         for name, play in variants.items():
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--engine", help="time FedAvg with worker processes and with this engine")
     arguments = parser.parse_args()
-    print(f"{'workload':<10}{'variant':<10}{'s a round':>10}{'of bare':>9}{'of fedavg':>11}")
+    print(f"{'workload':<10}{'variant':<10}{'s / round':>10}{'of bare':>9}{'of fedavg':>11}")
     for name in arguments.workloads or WORKLOADS:
         workload = WORKLOADS[name]
         with ExitStack() as stack, one_thread():

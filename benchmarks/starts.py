@@ -1,4 +1,4 @@
-"""CPU seconds until the command line has answered what needs no torch.
+"""CPU seconds of commands that need no torch.
 
     python benchmarks/starts.py [--turns 5]
 

@@ -2,9 +2,9 @@
 
     python benchmarks/states.py [--method feddyn] [--rounds 10] [--workers 2]
 
-The paper's large setting (batch 10, ten clients a round) on random images, with one local step in place of
+The paper's large setting (batch 10, ten clients per round) on random images, with one local step in place of
 fifty, which changes neither. Memory is the proportional set size of the parent and its workers, added up,
-shared memory counted once; it is sampled while the rounds go on.
+shared memory counted once; it is sampled during the rounds.
 """
 
 import argparse

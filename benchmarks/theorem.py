@@ -2,7 +2,7 @@
 
     python benchmarks/theorem.py [--rounds 3000] [--seeds 3] [--out docs/results/theorem-1.png]
 
-F_i(w) = ½‖w − c_i‖² in ten dimensions has L = 1 and B² = 1. Twenty clients, five of them a round, K = 4 steps
+F_i(w) = ½‖w − c_i‖² in ten dimensions has L = 1 and B² = 1. Twenty clients, five per round, K = 4 steps
 at the theorem's largest step size η = (1−λ)²/(64KL(B²+1)). Drawn is min_{t≤T} of the mean over the seeds of
 ‖∇F(θ_t + λm_t)‖², relative to its first value, and the slope 1/√T that the bound promises.
 """

@@ -1,4 +1,4 @@
-"""A data set of your own, here scikit-learn's wines: a client is a range of colour, so clients know few cultivars.
+"""Your own data set, here scikit-learn's wines: a client is a range of colour, so each client has few cultivars.
 
 From the shell, in this folder:
 fedacg run quickstart --set data.name=add_a_data_set:load --set data.split=natural --set data.clients=0

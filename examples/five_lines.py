@@ -1,4 +1,4 @@
-"""The example of the README: fifty clients that know one or two digits each train one network."""
+"""The README's example: fifty clients, each with one or two digits, train one network."""
 
 import torch
 from sklearn.datasets import load_digits

@@ -1,7 +1,7 @@
-"""A map-style data set that makes an example when it is asked for, shared by clients that hold positions in it.
+"""A map-style data set that makes examples on demand, shared by clients that hold positions in it.
 
-Two worker processes do the training. The class below is defined in this script and reaches them all the
-same, and no `if __name__ == "__main__"` is needed.
+Two worker processes do the training. They get the class below although it is defined in this script, and no
+`if __name__ == "__main__"` is needed.
 """
 
 import torch

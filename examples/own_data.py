@@ -1,6 +1,6 @@
-"""Your own model, data and loss: one smooth curve, of which every client has seen a different piece.
+"""Your own model, data and loss: one smooth curve, of which every client sees a different piece.
 
-The labels are floating point, so there is no accuracy; the test loss tells how it goes.
+The labels are floating point, so there is no accuracy; the test loss shows the progress.
 """
 
 import torch

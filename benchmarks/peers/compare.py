@@ -1,9 +1,9 @@
-"""Seconds a round of FedAvg here, in bare PyTorch, in pfl-research and in Flower's simulation, on the same work.
+"""Seconds per round of FedAvg here, in bare PyTorch, in pfl-research and in Flower's simulation, on the same work.
 
     python benchmarks/peers/compare.py [lenet] [logistic] [--turns N] [--out FOLDER]
 
-Makes the peers' environments when they are not there, checks that all peers come to the same model, lets them play
-in turns, and writes a table, a picture and the figures. README.md says what was chosen and why.
+Makes the peers' environments if they are missing, checks that all peers reach the same model, runs them in turns,
+and writes a table, a picture and the figures. README.md explains the choices.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def scene(workload: Workload) -> Iterator[Path]:
 
 
 def player(peer: str, folder: Path, rounds: int, logs: Path) -> Player:
-    """A peer that has started and played the first of its rounds."""
+    """A peer that has started and run its first round."""
     programs = environments.make(peer)
     launcher = (
         [programs / "torchrun", "--standalone", "--nproc-per-node=2"] if peer == "pfl" else [programs / "python"]
@@ -69,7 +69,7 @@ def player(peer: str, folder: Path, rounds: int, logs: Path) -> Player:
 
 
 def check(name: str, peers: list[Peer], logs: Path) -> None:
-    """Have all peers play the same few rounds on a small workload, and compare the models they come to."""
+    """Have all peers run the same few rounds on a small workload, and compare their models."""
     models = {}
     with scene(CHECKS[name]) as folder, ExitStack() as stack:
         theta = np.load(folder / "theta.npy")
@@ -94,20 +94,20 @@ def difference(model: NDArray[Any], ours: NDArray[Any], theta: NDArray[Any]) -> 
 
 
 def measure(name: str, peers: list[Peer], turns: int, logs: Path) -> None:
-    """Let the peers play in turns."""
+    """Run the peers in turns."""
     with scene(WORKLOADS[name]) as folder, ExitStack() as stack:
         players = []
         for peer in peers:
             played = player(peer.name, folder, 1 + turns * ROUNDS[name][peer.name], logs)
             stack.callback(played.close)
             peer.start = played.start
-            print(f"{name}: {peer.name} played its first round after {peer.start:.1f} s", flush=True)
+            print(f"{name}: {peer.name} finished its first round after {peer.start:.1f} s", flush=True)
             players.append(played)
         for turn in range(turns):
             for peer, played in zip(peers, players, strict=True):
                 peer.turns.append([played.round() for _ in range(ROUNDS[name][peer.name])])
             shown = ", ".join(f"{peer.name} {median(peer.turns[-1]):.4f}" for peer in peers)
-            print(f"{name}: turn {turn + 1} of {turns}, seconds a round: {shown}", flush=True)
+            print(f"{name}: turn {turn + 1} of {turns}, seconds per round: {shown}", flush=True)
         for played in players:
             played.finish()
 

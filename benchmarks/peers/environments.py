@@ -1,6 +1,6 @@
-"""The peers' environments, one folder each, made when they are not there.
+"""The peers' environments, one folder each, made if missing.
 
-Peers pin packages that would not go together. The torch at hand comes first, so that all of them have the same.
+The peers' pinned packages conflict. The installed torch comes first, so that all of them use the same one.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ PACKAGES = {"pfl": "pfl[pytorch]>=0.6,<0.7", "flower": "flwr[simulation]>=1.38,<
 
 
 def make(peer: str) -> Path:
-    """The folder of the programs of a peer's environment, which is there from now on."""
+    """The folder of programs in a peer's environment, which is made if missing."""
     if peer not in PACKAGES:
         return Path(sys.executable).parent
     folder = ENVIRONMENTS / peer

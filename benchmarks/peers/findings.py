@@ -1,4 +1,4 @@
-"""What was found out about the peers, and how it is told: a table, a picture, figures. compare.py finds it out."""
+"""The measurements of the peers as a table, a picture and figures; compare.py makes them."""
 
 import json
 import os
@@ -18,7 +18,7 @@ _INK, _GRID, _OTHERS = "#333333", "#e4e4e4", "#b8b8b8"
 
 @dataclass
 class Peer:
-    """What was found out about one peer on one workload."""
+    """The measurements of one peer on one workload."""
 
     name: str
     start: float = 0.0
@@ -64,7 +64,7 @@ def machine() -> str:
 def markdown(found: Found, machine: str) -> str:
     """One table, then versions and machine."""
     lines = [
-        "| workload | peer | seconds a round | of bare | of fedacg | start, s | difference |",
+        "| workload | peer | seconds per round | of bare | of fedacg | start, s | difference |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for workload, peers in found.items():
@@ -89,7 +89,7 @@ def markdown(found: Found, machine: str) -> str:
 
 
 def draw(found: Found) -> Figure:
-    """Seconds a round as bars on one logarithmic axis, a panel for each workload."""
+    """Seconds per round as bars on one logarithmic axis, a panel for each workload."""
     figure = Figure(figsize=(8, 0.7 + 1.4 * len(found)), layout="constrained")
     panels = figure.subplots(len(found), sharex=True, squeeze=False)[:, 0]
     for axes, (workload, peers) in zip(panels, found.items(), strict=True):
@@ -118,7 +118,7 @@ def draw(found: Found) -> Figure:
     axes.set_xlim(min(seconds) / 3, max(seconds) * 5)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
-    axes.set_xlabel("seconds a round, with two workers", color=_INK)
+    axes.set_xlabel("seconds per round, with two workers", color=_INK)
     return figure
 
 

@@ -17,7 +17,7 @@ from turns import Turns
 
 
 class InTurns(FedAvg):
-    """Flower's strategy; a round begins when it is its turn."""
+    """Flower's strategy; a round begins when it is this peer's turn."""
 
     def __init__(self, turns: Turns, cohort: int, clients: int) -> None:
         super().__init__(

@@ -1,7 +1,7 @@
-"""Whose turn it is: peers live side by side, and each plays a round only when it is told to.
+"""Turns: peers run side by side, and each starts a round only when asked.
 
-The machine's speed drifts, so rounds that are compared should lie close together. The peers' side is `Turns`, the
-other is `Player`. A round's seconds are those of the peer's whole loop, from the word to go to the round's end.
+The machine's speed drifts, so compared rounds should be close together in time. The peers' side is `Turns`, the
+other is `Player`. A round's seconds are those of the peer's whole loop, from the request to the round's end.
 """
 
 import json
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 PATIENCE = 600.0
 """Seconds that a start or a round may take."""
 FAREWELL = 30.0
-"""Seconds that a peer has for coming to an end."""
+"""Seconds that a peer may take to end."""
 
 
 class Turns:
-    """A peer's side: it tells of every round that it has played and waits for its next turn."""
+    """A peer's side: it reports every finished round and waits for its next turn."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -45,13 +45,13 @@ class Turns:
         self.begin()
 
     def finish(self, theta: NDArray[Any], versions: Mapping[str, str]) -> None:
-        """All rounds are played: hand over the model and what made it."""
+        """All rounds are done: hand over the model and the versions."""
         np.save(f"{self._address}.npy", theta)
         self._line.say(dict(versions))
 
 
 class Player:
-    """A peer as a process that plays rounds on demand; the first has been played once it is made."""
+    """A peer as a process that runs rounds on demand; the first is done once it is made."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], address: str, log: Path) -> None:
         self._address, self._log = address, log
@@ -76,10 +76,10 @@ class Player:
                 self.close()
                 raise
         self.start = perf_counter() - begin
-        """Seconds until the first round was played."""
+        """Seconds until the end of the first round."""
 
     def round(self) -> float:
-        """Play one more; return its seconds."""
+        """Run one more; return its seconds."""
         return float(self._ask())
 
     def finish(self) -> tuple[NDArray[Any], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The model and the data: scikit-learn's digits, of which every node has seen a few kinds only."""
+"""The model and the data: scikit-learn's digits, of which every node has only a few kinds."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -20,7 +20,7 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 def train_set(partition: int, partitions: int) -> tuple[Tensor, Tensor]:
-    """One of so many parts. The examples are dealt in the order of their labels."""
+    """One of `parts` partitions. The examples are split in the order of their labels."""
     x, y = digits()
     kept = torch.arange(len(y)) % 5 != 0
     order = y[kept].argsort(stable=True).tensor_split(partitions)[partition]

@@ -36,7 +36,7 @@ def build(rho: float, server_lr: float) -> Method:
 
 def add(method: Method, rho: float) -> Method:
     if type(method.step) is not LocalStep:
-        raise InputError("it has a local step of its own, and a method has only one")
+        raise InputError("it has a local step already, and a method has only one")
     return replace(method, step=Ascent(rho))
 
 

@@ -1,4 +1,4 @@
-"""MimeLite (Karimireddy et al., NeurIPS 2021): clients step with a momentum that only full gradients move.
+"""MimeLite (Karimireddy et al., NeurIPS 2021): clients step with a momentum that only full gradients update.
 
 first    clients send ∇f_i(θ) over all their examples;  c = Σ ω_i ∇f_i(θ)
 client   w ← w − η(g(w; B) + βm), m as it was broadcast

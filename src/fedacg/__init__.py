@@ -3,7 +3,7 @@
 import fedacg
 result = fedacg.run(model=net, clients=[(x0, y0), (x1, y1), …], test=(xt, yt), method="fedacg")
 
-What needs torch is imported when it is first used.
+Whatever needs torch is imported on first use.
 """
 
 from importlib import import_module
@@ -66,7 +66,7 @@ _PACKAGES = ("data", "methods", "models")
 
 
 def __getattr__(name: str) -> Any:
-    """What was not imported with the package, the first time it is asked for."""
+    """Import a public name on first use."""
     if name in _PACKAGES:
         return import_module(f"fedacg.{name}")
     if name in _LATER:

@@ -1,4 +1,4 @@
-"""`python -m fedacg` is the program `fedacg`."""
+"""`python -m fedacg` runs the program `fedacg`."""
 
 from fedacg.cli import main
 

@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend, and their wording.
+"""Errors that the user can fix, and their wording.
 
 Everything raised from here ends a command with its message and exit code 2, without a traceback.
 Any other exception is a bug and shows its traceback.
@@ -9,30 +9,30 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _MOST_NAMES = 20
-"""Of a longer list only the nearest are shown."""
+"""Longest list of names that an error shows in full; of a longer one it shows the nearest."""
 
 
 class InputError(ValueError):
-    """Something that was given does not fit: the message names it, its value and what is allowed."""
+    """Invalid input: the message names it, its value and what is allowed."""
 
 
 class SettingError(InputError):
-    """A setting does not fit: `key` is what it is called in an experiment file, dotted."""
+    """An invalid setting: `key` is its dotted name in an experiment file."""
 
     def __init__(self, key: str, value: str, reason: str) -> None:
-        super().__init__(key, value, reason)  # all that a copy in another process is made from
+        super().__init__(key, value, reason)  # what a copy in another process is made from
         self.key, self.value, self.reason = key, value, reason
 
     def __str__(self) -> str:
         return f"{self.key} = {self.value}: {self.reason}"
 
     def under(self, name: str) -> "SettingError":
-        """The same, for someone who knows the setting by another name."""
+        """The same error for a caller who knows the setting by another name."""
         return SettingError(name, self.value, self.reason)
 
 
 class DataMissing(InputError):
-    """The files of a data set are not there: the message says where they were looked for and how to get them."""
+    """A data set is missing: the message says which places were searched and how to get the files."""
 
 
 class DataDamaged(InputError):
@@ -40,20 +40,20 @@ class DataDamaged(InputError):
 
 
 class RunError(RuntimeError):
-    """A run could not go on: it diverged, or its workers kept dying."""
+    """A run could not continue: it diverged, or its workers kept dying."""
 
 
 def printable(text: object) -> str:
-    """Words that can be printed: a path need not be text, and has `\\x…` in it where it is not."""
+    """Printable text: bytes of a path that are not text become `\\x…`."""
     return os.fsencode(str(text)).decode("utf-8", "backslashreplace")
 
 
 _LONGEST = 60
-"""Characters of a value that an error shows."""
+"""Number of characters of a value that an error shows."""
 
 
 def shown(value: object) -> str:
-    """A value as an error names it: its beginning, if it is long, and no more digits than a reader takes in."""
+    """A value as errors show it: a long one is cut short, and numbers have few digits."""
     if isinstance(value, int) and value.bit_length() > 128:
         return f"a whole number of {value.bit_length()} bits"
     text = repr(value)

@@ -279,7 +279,7 @@ def test_the_round_is_the_last_that_all_runs_recorded(fedacg: Command, trio: Pat
     both = read([trio / "fedcm", early])
     assert chosen_round(both, None) == 2
     assert chosen_round(read([trio / "fedcm"]), None) == 4
-    with pytest.raises(InputError, match=r"no recorded round is common.*fedcm has 2, 4; .*first has 1"):
+    with pytest.raises(InputError, match=r"have no recorded round in common.*fedcm has 2, 4; .*first has 1"):
         chosen_round(read([trio / "fedcm", first]), None)
     refused(
         fedacg("analyze", str(trio / "fedcm"), "early", "--round", "4"),

@@ -132,7 +132,7 @@ def test_settings_without_their_data_are_left_out_and_none_at_all_is_an_error(
     monkeypatch.setenv("FEDACG_DATA", str(fedacg.folder / "empty"))
     outcome = fedacg("bench", "ablation-components", "--dry-run")
     assert outcome.code == 2
-    assert "left out: cifar100-large, without its data; fedacg data get cifar100\n" in outcome.err
+    assert "skipped cifar100-large: its data are missing; to get them: fedacg data get cifar100\n" in outcome.err
     assert outcome.err.count("error: ") == 1
     assert "error: data set 'cifar10' was not found." in outcome.err
 
@@ -145,7 +145,7 @@ def test_settings_without_their_data_are_left_out_and_none_at_all_is_an_error(
     small = ["--methods", "fedavg", "--set", "cohort.size=2", "--set", "rounds=1", "--set", "engine.name=serial"]
     outcome = fedacg("bench", "ablation-components", "--dry-run", *small)
     assert outcome.code == 0
-    assert outcome.err == "left out: cifar100-large, without its data; fedacg data get cifar100\n"
+    assert outcome.err == "skipped cifar100-large: its data are missing; to get them: fedacg data get cifar100\n"
     assert "1 run below" in outcome.out
     outcome = fedacg("bench", "ablation-components", "--dry-run", "--on", "cifar10-large,cifar100-large")
     assert outcome.code == 2, "what was asked for by name is not left out"

@@ -192,7 +192,7 @@ def test_without_fedavgs_end_there_are_no_targets(tmp_path: Path) -> None:
     comparison = compare(block)
     assert comparison.targets == ()
     assert not any("here, to" in heading or "bytes" in heading for heading in texts(comparison, "FedACG"))
-    assert any("nothing to set targets by" in note for note in comparison.notes)
+    assert any("so there are no targets" in note for note in comparison.notes)
     write(comparison, "fedacg bench main-large")
     assert (block.folder / "index.html").exists()
 
@@ -203,13 +203,13 @@ def test_notes_say_what_is_not_as_in_the_paper(tmp_path: Path) -> None:
         made_up(folder, experiment, constant({}))
     notes = " / ".join(compare(block).notes)
     assert "the paper's table has no cifar10-large" in notes
-    assert "not as in the recipe: rounds=10" in notes
+    assert "changed from the recipe: rounds=10" in notes
     assert "30.6 % and 32.4 %, that is 102 % and 108 % of FedAvg's 30.00 %" in notes
     (added,) = make_plan("ablation-beta", "small", tmp_path, on=["cifar10-large"], settings=["rounds=10"])
     for folder, experiment in added.runs.items():
         if not folder.exists():
             made_up(folder, experiment, constant({}))
-    assert "FedAvg was run as well, to set the targets by" in compare(added).notes
+    assert "FedAvg was run as well, as the targets derive from it" in compare(added).notes
 
 
 # Files
@@ -295,7 +295,7 @@ def test_the_program_prints_the_table_its_notes_and_where_it_is(fedacg: Command)
     assert lines[0] == "2 runs below out/runs, 2 of them finished"
     assert "main-large at small scale, cifar10-large-small, seed 0" in lines
     assert re.search(r"^FedAvg +58\.74 +50\.00 +71\.45 +50\.00\b", outcome.out, re.MULTILINE)
-    assert "note: not as in the recipe: rounds=10" in lines
+    assert "note: changed from the recipe: rounds=10" in lines
     assert f"report: {block.folder / 'index.html'}" in lines
     assert "beside it: bench.md, bench.csv, bench.tex" in lines
     assert not (block.folder / "effect.png").exists()

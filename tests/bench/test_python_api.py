@@ -135,14 +135,14 @@ def test_a_recipe_that_was_changed_can_be_compared_and_swept() -> None:
         ({"methods": "fedavg"}, "methods = 'fedavg': must be a list"),
         ({"methods": []}, "methods: is empty"),
         ({"methods": [3]}, "methods: 3 is a int; must be str"),
-        ({"methods": ["fedavg", "fedavg"]}, "stands there twice"),
+        ({"methods": ["fedavg", "fedavg"]}, "is given twice"),
         ({"methods": ["fedavgg"]}, "fedavgg"),
         ({"methods": ["fedavg"], "seeds": [True]}, "seeds: True is a bool"),
         ({"methods": ["fedavg"], "seeds": 3}, "seeds = 3: must be a list"),
-        ({"methods": ["fedavg"], "method": "fedacg"}, "method: there are several"),
+        ({"methods": ["fedavg"], "method": "fedacg"}, "method: compare takes several"),
         ({"methods": ["fedavg"], "progress": 1}, "progress: is a int; must be True or False"),
         ({"methods": ["fedavg"], "cohort_size": 99}, "cohort_size = 99: there are only 4 clients"),
-        ({"methods": ["fedavg", "fedlc"], "loss": nn.functional.mse_loss}, "takes no other"),
+        ({"methods": ["fedavg", "fedlc"], "loss": nn.functional.mse_loss}, "leave loss out"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(options: dict[str, Any], words: str) -> None:
@@ -171,7 +171,7 @@ def test_a_sweep_has_the_bits_of_single_runs(tmp_path: Path) -> None:
     ("grid", "words"),
     [
         ({}, "needs at least one key"),
-        ({"seed": [1, 2]}, "grid: seeds go with seeds="),
+        ({"seed": [1, 2]}, "grid: give seeds with seeds="),
         ({"lr": 0.1}, r"grid\['lr'\] = 0.1: must be a list"),
         ({"lr": []}, r"grid\['lr'\]: is empty"),
         ({"lr": [0.1, -1.0]}, "local.lr = -1"),
@@ -220,12 +220,12 @@ def test_a_run_that_was_stopped_is_loaded_up_to_its_checkpoint(tmp_path: Path) -
 
 
 def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match="not a run folder"):
         fedacg.load(tmp_path)
     fedacg.run(out=tmp_path / "run", **OWN)
     with pytest.raises(InputError, match="its model was given from Python; give it again, as model="):
         fedacg.load(tmp_path / "run")
-    with pytest.raises(InputError, match="the model that is given has 5 parameters, the checkpoint has 29"):
+    with pytest.raises(InputError, match="the given model has 5 parameters, the checkpoint has 29"):
         fedacg.load(tmp_path / "run", model=nn.Linear(4, 1))
 
 

@@ -128,7 +128,7 @@ def test_a_trial_is_judged_by_validation_alone() -> None:
     ("given", "words"),
     [
         ({"methods": []}, "needs at least one"),
-        ({"methods": ["fedavg", "fedavg"]}, "stands there twice"),
+        ({"methods": ["fedavg", "fedavg"]}, "is given twice"),
         ({"methods": ["fedavg"], "trials": 0}, "at least 1"),
         ({"methods": ["fedavg"], "strategy": "luck"}, "random or halving"),
         ({"methods": ["fedavg"], "rates": ["-1"]}, r"local\.lr"),

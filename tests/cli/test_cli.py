@@ -195,7 +195,7 @@ def test_compare_writes_runs_table_curves_and_page_and_resumes_without_doing_any
     assert moments() == before
     assert (folder / "table.csv").read_bytes() == table
     told, _, table_again = again.out.partition("\n")
-    assert told == "all of 4 runs below all finished before"
+    assert told == "all of 4 runs below all were finished before"
     assert first.out.endswith(table_again), "the same table is shown"
 
     lost = summary(folder / "fedavg-s1")["vector_sha256"]
@@ -309,7 +309,7 @@ def test_a_run_that_diverges_ends_with_code_1_and_names_the_round(fedacg: Comman
     assert "local.lr" in error
     last = read_metrics(fedacg.folder / "run" / "metrics.jsonl")[0].rounds
     assert f"round {last + 1}:" in error
-    assert kept == f"error: round {last} is kept in run/checkpoint.safetensors"
+    assert kept == f"error: round {last} is saved in run/checkpoint.safetensors"
     assert not (fedacg.folder / "run" / "summary.json").exists()
 
 

@@ -110,9 +110,9 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_all_others(
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("fedavgm+acg", ["'fedavgm+acg'", "a server rule of its own, and a method has only one"]),
-        ("fedadam+acg", ["'fedadam+acg'", "a server rule of its own"]),
-        ("fedacg+acg", ["'fedacg+acg'", "a server rule of its own"]),
+        ("fedavgm+acg", ["'fedavgm+acg'", "a server rule already, and a method has only one"]),
+        ("fedadam+acg", ["'fedadam+acg'", "a server rule already"]),
+        ("fedacg+acg", ["'fedacg+acg'", "a server rule already"]),
         ("fedprox+prox", ["'fedprox+prox'", "pulls towards φ already"]),
         ("fedacg+prox", ["'fedacg+prox'", "pulls towards φ already"]),
         ("fedavg+acg+acg", ["'fedavg+acg+acg'", "+acg is given more than once"]),
@@ -148,10 +148,10 @@ def test_an_assignment_that_is_none_is_refused(fedacg: Command, assignment: str,
     [
         (["--methods", ""], ["--methods", "at least one name"]),
         (["--methods", " , "], ["--methods", "at least one name"]),
-        (["--methods", "fedavg,fedavg"], ["--methods 'fedavg,fedavg'", "fedavg with seed 4 stands there twice"]),
-        (["--methods", "fedavg,FedAvg"], ["--methods 'fedavg,FedAvg'", "stands there twice"]),
-        (["--methods", "fedavg", "--seeds", "one"], ["--seeds 'one'", "whole numbers with commas"]),
-        (["--methods", "fedavg", "--seeds", "1,,2"], ["--seeds '1,,2'", "whole numbers with commas"]),
+        (["--methods", "fedavg,fedavg"], ["--methods 'fedavg,fedavg'", "fedavg with seed 4 is given twice"]),
+        (["--methods", "fedavg,FedAvg"], ["--methods 'fedavg,FedAvg'", "is given twice"]),
+        (["--methods", "fedavg", "--seeds", "one"], ["--seeds 'one'", "comma-separated whole numbers"]),
+        (["--methods", "fedavg", "--seeds", "1,,2"], ["--seeds '1,,2'", "comma-separated whole numbers"]),
         (["--methods", "fedavg", "--seeds", "-1"], ["seed = -1:", "greater than or equal to 0"]),
         (["--methods", "fedavg", "--seeds", "1,1"], ["seed 1", "twice"]),
         (["--methods", "fedacg", "--set", "method.lam=0.9"], ["'method.lam=0.9'", "--methods fedacg:lam=0.9"]),
@@ -187,7 +187,7 @@ def test_an_unknown_logger_is_refused(fedacg: Command) -> None:
 
 def test_a_report_on_no_runs_is_refused(fedacg: Command) -> None:
     (fedacg.folder / "empty").mkdir()
-    refused(fedacg("report", "empty"), "empty: no run in it", "experiment.toml")
+    refused(fedacg("report", "empty"), "empty: no run in or below it", "experiment.toml")
     refused(fedacg("report", "nowhere"), "nowhere: no such folder")
 
 
@@ -203,7 +203,7 @@ def test_a_resume_that_does_not_fit_names_the_difference(fedacg: Command) -> Non
     run = ["run", "tiny.toml", "--out", "run", "--quiet", "--set", "rounds=1"]
     assert fedacg(*run).code == 0
     other = fedacg(*run, "--resume", "--set", "local.lr=0.2", "--set", "seed=5")
-    refused(other, "run: the run there is another experiment", "local.lr is 0.1 there and 0.2 here", "seed is 4")
+    refused(other, "run: holds a different experiment", "local.lr is 0.1 there and 0.2 here", "seed is 4")
     assert "method" not in other.err
 
 

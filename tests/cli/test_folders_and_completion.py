@@ -29,7 +29,7 @@ def test_runs_of_other_settings_have_other_folders(fedacg: Command) -> None:
     # Whoever resumes or overwrites means a run that is there, and must not get an empty folder in silence.
     other = fedacg("run", "tiny.toml", "-q", "--set", "rounds=3", "--set", "local.lr=0.2", "--resume")
     assert other.code == 2
-    assert "runs/tiny-fedacg-s4: the run there is another experiment" in other.err
+    assert "runs/tiny-fedacg-s4: holds a different experiment" in other.err
     assert fedacg("run", "tiny.toml", "-q", "--set", "rounds=3", "--overwrite").out == "runs/tiny-fedacg-s4\n"
 
 
@@ -55,12 +55,12 @@ def test_resuming_what_is_finished_says_so(fedacg: Command) -> None:
     first = fedacg(*run)
     again = fedacg(*run, "--resume")
     assert again.code == 0
-    assert again.out.startswith("one: this run is finished, and nothing is left to resume; --set rounds=4 would")
+    assert again.out.startswith("one: this run is finished, so there is nothing to resume; --set rounds=4 would")
     digest = next(line for line in first.out.splitlines() if "sha256" in line)
     assert digest in again.out, "its figures are shown"
     compare = ["compare", "tiny.toml", "--methods", "fedavg,fedacg", "--set", "rounds=1", "--out", "all"]
     assert "finished before" not in fedacg(*compare).out
-    assert fedacg(*compare, "--resume").out.startswith("all of 2 runs below all finished before\n")
+    assert fedacg(*compare, "--resume").out.startswith("all of 2 runs below all were finished before\n")
 
 
 def test_every_run_of_a_sweep_is_logged(fedacg: Command) -> None:

@@ -16,10 +16,10 @@ from support.command import Command, refused
         (("--noise=1", "--rounds=1"), "epsilon   4.3772 by the Gaussian's own curve, at δ = 1e-05"),
         (("--noise=2", "--rounds=1", "--kind=local-dp"), "epsilon   4.3772 by the Gaussian's own curve"),
         (("--noise=1", "--rounds=1", "--kind=dpftrl", "--bands=1"), "epsilon   4.3772"),
-        (("--noise=0.3", "--epsilon=1"), "the first round costs 19.1308 already"),
+        (("--noise=0.3", "--epsilon=1"), "the first round alone costs 19.1308"),
         (
             ("--noise=1", "--rounds=1", "--clients=300", "--delta=0.01"),
-            "warning   δ = 0.01 is no less than one in 300",
+            "warning   δ = 0.01 is at least 1/300",
         ),
     ],
 )
@@ -30,14 +30,14 @@ def test_the_third_is_found(fedacg: Command, options: tuple[str, ...], found: st
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--epsilon=8",), "give two of them, and the third is found"),
-        (("--epsilon=8", "--noise=1", "--rounds=3"), "give two of them, and the third is found"),
+        (("--epsilon=8",), "give exactly two; the third is computed"),
+        (("--epsilon=8", "--noise=1", "--rounds=3"), "give exactly two; the third is computed"),
         (("--epsilon=-1", "--noise=1"), "--epsilon -1: must be above 0"),
         (("--noise=1", "--rounds=0"), "--rounds 0: must be at least 1"),
         (("--noise=1", "--rounds=1", "--delta=1"), "--delta 1: must be between 0 and 1"),
         (("--noise=1", "--rounds=1", "--cohort=5"), "--cohort 5: needs --clients"),
         (("--noise=1", "--rounds=1", "--cohort=5", "--clients=4"), "must be from 1 to the 4 clients"),
-        (("--noise=1", "--rounds=1", "--cohort=5", "--kind=local-dp"), "gains nothing with local-dp"),
+        (("--noise=1", "--rounds=1", "--cohort=5", "--kind=local-dp"), "does not amplify privacy with local-dp"),
     ],
 )
 def test_what_does_not_fit_is_refused(fedacg: Command, options: tuple[str, ...], reason: str) -> None:

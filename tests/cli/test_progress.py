@@ -138,7 +138,7 @@ def test_ctrl_c_takes_the_block_away_and_says_how_to_go_on(tmp_path: Path) -> No
     terminal.press(b"\x03")
     assert terminal.end() == 130
     left = [line for line in terminal.screen.past + terminal.screen.lines if line]
-    assert left == ["Stopped; the last whole round is saved. To go on:", "  the same command with --resume"]
+    assert left == ["Stopped; the last complete round is saved. To resume:", "  the same command with --resume"]
 
 
 @pytest.mark.slow

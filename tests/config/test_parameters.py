@@ -51,12 +51,12 @@ def test_none_is_as_good_as_not_given() -> None:
         ({"learning_rate": 1}, "unknown parameter 'learning_rate': choose from"),
         ({"local_epoch": 1}, "unknown parameter 'local_epoch': did you mean 'local_epochs'?"),
         ({"local": {"epoch": 1}}, "unknown key 'local.epoch': did you mean 'local.epochs'?"),
-        ({"lr": 0.1, "local": {"lr": 0.2}}, "local.lr: is given as lr as well; leave one of them out"),
+        ({"lr": 0.1, "local": {"lr": 0.2}}, "local.lr: is also given as lr; leave one of them out"),
         (
             {"method": {"name": "fedacg", "lam": 0.5}, "options": {"lam": 0.5}},
-            "method.lam: is given as method.lam",
+            "method.lam: is also given as method.lam",
         ),
-        ({"options": {"name": "fedavg"}}, "options = {'name': 'fedavg'}: name is no option; say it with method="),
+        ({"options": {"name": "fedavg"}}, "options = {'name': 'fedavg'}: name is not an option; use method="),
     ],
 )
 def test_an_error_names_what_was_given_as_it_was_given(settings: dict[str, object], message: str) -> None:

@@ -136,7 +136,7 @@ def test_a_file_extends_another_by_name_or_by_path(tmp_path: Path) -> None:
     ("extends", "message"),
     [
         ('"quickstat"', "unknown recipe 'quickstat': did you mean 'quickstart'"),
-        ('"mine.toml"', "goes round in a circle"),
+        ('"mine.toml"', "extend each other in a circle"),
         ('"nowhere.toml"', "nowhere.toml: cannot be read"),
         ("3", "extends = 3: must be the name of a recipe or of a file"),
     ],

@@ -41,7 +41,7 @@ def test_a_missing_module_is_named_with_the_setting_and_the_folder(here: Path) -
     with pytest.raises(InputError) as error:
         load("method.name", "my_plugins:answer")
     assert str(error.value) == (
-        f"method.name = my_plugins:answer: there is no module my_plugins in {here}, and none installed"
+        f"method.name = my_plugins:answer: no module my_plugins in {here}, and none is installed"
     )
 
 

@@ -127,7 +127,7 @@ def test_an_altered_archive_whose_files_have_no_published_checksum_is_refused(tm
     source = small(cifar.CIFAR100)
     write(tmp_path, source.layouts[0], 100)
     pack(tmp_path, source.layouts[0])
-    with pytest.raises(InputError, match=r"cifar-100-binary.tar.gz was altered: .* published one 03b5dce0"):
+    with pytest.raises(InputError, match=r"cifar-100-binary.tar.gz was altered: .* published one is 03b5dce0"):
         source.read(tmp_path)
 
 
@@ -194,7 +194,7 @@ def test_a_damaged_folder_is_passed_over_for_a_good_archive_beside_it(
     assert source.read(tmp_path).copy == tmp_path / python.archive
     assert capsys.readouterr().err == (
         f"note: data set 'cifar10': {path} is cut short: {6 * 3073 - 1} bytes where there should be {6 * 3073}; "
-        f"passed over for {tmp_path / python.archive}\n"
+        f"skipped in favour of {tmp_path / python.archive}\n"
     )
 
 
@@ -238,7 +238,7 @@ class Malicious:
 def test_a_malicious_pickle_is_refused_before_it_runs(tmp_path: Path, protocol: int) -> None:
     mark = tmp_path / "it ran"
     evil = pickle.dumps({"data": Malicious(mark)}, protocol)
-    with pytest.raises(cifar.Refused, match="which has no place in it"):
+    with pytest.raises(cifar.Refused, match="which does not belong in it"):
         cifar.loads(evil)
     assert not mark.exists()
     pickle.loads(evil)
@@ -261,7 +261,7 @@ def test_a_file_of_the_right_size_and_plausible_labels_is_refused_by_its_checksu
         with (folder / batch.file).open("wb") as file:
             file.truncate(30_730_000)
     with pytest.raises(
-        InputError, match=r"has data_batch_1.bin, which was altered: its md5 is .*, the published one 5dd7e06a"
+        InputError, match=r"has data_batch_1.bin, which was altered: its md5 is .*, the published one is 5dd7e06a"
     ):
         catalogue.load("cifar10")
 

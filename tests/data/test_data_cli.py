@@ -158,7 +158,7 @@ def test_checking_reads_everything_and_reports_real_counts(
         "test      5 examples",
         "clients   2",
         "classes   62",
-        "complete: all counts and checksums that are published agree",
+        "complete: all published counts and checksums match",
     ]
     read: list[Path] = []
     monkeypatch.setattr(femnist, "_read", lambda path, real=femnist._read: read.append(path) or real(path))
@@ -198,8 +198,8 @@ def test_cleaning_lists_what_is_outdated_and_removes_it_only_when_told(invoke: I
     before = sorted(path.name for path in (root / "prepared").iterdir())
     shown = invoke(["clean"]).stdout
     assert str(old) in shown
-    assert f"made of {root}/femnist, which is gone or has changed" in shown
-    assert "celeba-0123456789abcdef\n            not whole, or of an earlier version" in shown
+    assert f"made from {root}/femnist, which is gone or has changed" in shown
+    assert "celeba-0123456789abcdef\n            incomplete, or from an earlier version" in shown
     assert ".tiny-imagenet-0123.killed\n            left by a load that was killed" in shown
     assert "can be removed: fedacg data clean --yes" in shown
     assert sorted(path.name for path in (root / "prepared").iterdir() if ".lock" not in path.name) == [
@@ -232,7 +232,7 @@ def test_ctrl_c_during_a_first_load_names_no_run_folder(fedacg: Command, monkeyp
     for words in (["run", "tiny.toml"], ["compare", "tiny.toml", "--methods", "fedavg"]):
         outcome = fedacg(*words)
         assert outcome.code == 130
-        assert "Stopped before a run was begun; there is nothing to resume." in outcome.out
+        assert "Stopped before a run started; there is nothing to resume." in outcome.out
         assert "--resume" not in outcome.out
     assert not (fedacg.folder / "runs").exists()
 

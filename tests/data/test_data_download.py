@@ -89,7 +89,7 @@ def test_a_file_that_is_there_is_not_fetched_again_but_a_damaged_one_is(site: Si
 @pytest.mark.parametrize(
     ("path", "published", "reason"),
     [
-        ("/file", "0" * 32, f"what came has the md5 {md5(CONTENTS)}"),
+        ("/file", "0" * 32, f"the download has the md5 {md5(CONTENTS)}"),
         ("/short", md5(CONTENTS), f"ended after 1000 of {len(CONTENTS)} bytes"),
         ("/none", md5(CONTENTS), "the server answers 404 Not Found"),
     ],

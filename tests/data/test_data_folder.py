@@ -106,16 +106,16 @@ Damage = Callable[[bytes], bytes]
     [
         ({"x": np.zeros((5, 1), np.float32)}, "has no array y; must have x and y"),
         ({"y": np.zeros(5, int)}, "has no array x; must have x and y"),
-        ({**some(0, 5), "y": np.arange(4)}, "x has 5 examples and y has 4; they must be as many"),
+        ({**some(0, 5), "y": np.arange(4)}, "x has 5 examples and y has 4; the numbers must match"),
         (some(0, 0), "must have at least one example"),
         (
             some(0, 5, np.float64),
             r"x holds torch.float64 of shape \(1,\), .*first.npz torch.float32 of shape \(1,\)",
         ),
         ({**some(0, 5), "x": np.zeros((5, 2), np.float32)}, r"x holds torch.float32 of shape \(2,\), .*first.npz"),
-        ({**some(0, 5), "y": np.zeros(5)}, "y must be whole numbers, as classes are; it is floating point"),
+        ({**some(0, 5), "y": np.zeros(5)}, r"y must be whole numbers \(classes\); it is floating point"),
         ({**some(0, 5), "y": np.array([0, 1, -1, 0, 0])}, "y has labels from -1 to 1; must be 0 or greater"),
-        ({**some(0, 5), "y": np.zeros((5, 1), int)}, "y must be one label an example"),
+        ({**some(0, 5), "y": np.zeros((5, 1), int)}, "y must have one label per example"),
         ({**some(0, 5), "y": np.array(list("abcde"))}, "y: cannot be made a tensor"),
         ({**some(0, 5), "x": np.array([{}] * 5)}, "must hold arrays of numbers, x and y .*Object arrays"),
         ({**some(0, 5), "x": np.float32(3)}, "x and y must have a first dimension"),
@@ -130,8 +130,8 @@ def test_a_file_that_does_not_fit_is_named(tmp_path: Path, arrays: dict[str, Any
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: data[:-30], "is no .npz file, or is damaged"),
-        (lambda data: b"", "is no .npz file, or is damaged"),
+        (lambda data: data[:-30], "is not an .npz file, or is damaged"),
+        (lambda data: b"", "is not an .npz file, or is damaged"),
         (
             lambda data: data.replace(np.float32(3).tobytes(), b"oops"),
             "must hold arrays of numbers, x and y .*CRC",
@@ -147,11 +147,11 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: Damage, message: str) -
 
 
 def test_a_folder_without_clients_training_or_test_examples_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"data.path = '': must say where the data set folder lies"):
+    with pytest.raises(InputError, match=r"data.path = '': must be the path of the data set folder"):
         catalogue.load("folder")
     with pytest.raises(InputError, match=rf"data.path = {tmp_path}/nowhere: there is no such folder"):
         read(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=rf"data.path = {tmp_path}: must hold a sub-folder for every client"):
+    with pytest.raises(InputError, match=rf"data.path = {tmp_path}: must have a sub-folder for every client"):
         read(tmp_path)
     write(tmp_path, a__train=some(0, 9), b__train=some(0, 9))
     with pytest.raises(

@@ -287,7 +287,7 @@ CE_SHAPE = (X[:4], torch.zeros(4, 1, dtype=torch.int64))
         ({"a": {"x": X, "y": Y}}, TEST, {}, r"clients\['a'\]: is a dict; .*fedacg.data.columns"),
         ({"a": (X, Y[:3])}, TEST, {}, r"clients\['a'\]: x has 34 examples and y has 3"),
         ([({"ids": X, "extra": X[:2]}, Y)], TEST, {}, r"clients\[0\]: x has 2 examples and y has 34"),
-        ([({"two words": X}, Y)], TEST, {}, "names no argument of a model"),
+        ([({"two words": X}, Y)], TEST, {}, "is not an argument name of a model"),
         ([({}, Y)], TEST, {}, "x has no arrays in it"),
         ({1: PAIRS[0], "1": PAIRS[1]}, TEST, {}, "clients: two are called '1'"),
         (
@@ -306,7 +306,7 @@ CE_SHAPE = (X[:4], torch.zeros(4, 1, dtype=torch.int64))
         (PAIRS, TEST, {"classes": 1}, r"clients\[0\]: y has labels from 0 to 1; must be from 0 to 0"),
         (LazyClients(2, lambda _: (X, Y[:1])), TEST, {}, r"clients\[0\]: x has 34 examples and y has 1"),
         (LazyClients(4, lambda c: (X[:, : 4 - c // 3], Y)), TEST, {}, r"clients\[3\]: x holds"),
-        (LazyClients(2, lambda _: (X, Y), [34, 3]), TEST, {}, r"clients\[1\]: has 34 examples, and sizes say 3"),
+        (LazyClients(2, lambda _: (X, Y), [34, 3]), TEST, {}, r"clients\[1\]: has 34 examples, but sizes says 3"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_round(
@@ -327,7 +327,7 @@ def test_what_does_not_fit_is_refused_before_the_first_round(
         ({"x": [1.0, float("nan")], "y": [0, 1]}, ["x"], "y", r"column 'x' has 1 gaps \(NaN\)"),
         ({"x": [1.0, None], "y": [0, 1]}, ["x"], "y", "column 'x' holds object or has gaps"),
         ({"x": [[1.0], [1.0, 2.0]], "y": [0, 1]}, "x", "y", "column 'x': its cells do not have the same shape"),
-        ({"x": X, "y": Y}, ["x"], "y", "column 'x' must hold one number a row"),
+        ({"x": X, "y": Y}, ["x"], "y", "column 'x' must hold one number per row"),
         (7, "x", "y", "table: is a int"),
         (Rows(), "x", "y", "its rows are of type tuple; must be dictionaries"),
         (Arrow(), "z", "label", "has no column 'z'"),
@@ -339,9 +339,9 @@ def test_a_table_that_does_not_fit_is_refused(table: Any, inputs: Any, label: st
 
 
 def test_clients_in_a_table_must_all_have_names() -> None:
-    with pytest.raises(InputError, match="column 'user' has rows that say no client"):
+    with pytest.raises(InputError, match="column 'user' has rows without a client"):
         by_client({"x": X[:2], "y": Y[:2], "user": ["a", None]}, client="user", inputs="x", label="y")
-    with pytest.raises(InputError, match="sizes: are 2 for 3 clients"):
+    with pytest.raises(InputError, match="sizes: has 2 entries for 3 clients"):
         LazyClients(3, PAIRS.__getitem__, [1, 2])
     with pytest.raises(InputError, match=r"sizes\[1\] = 0: must be at least 1"):
         LazyClients(2, PAIRS.__getitem__, [1, 0])

@@ -95,14 +95,18 @@ def test_classes_of_the_module_serve_a_run_in_any_engine(write: Write, fedacg: C
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("my_data:wine", None, r"data.name = my_data:wine: there is no module my_data in .*, and none installed"),
-        ("my_data.sub:wine", "", r"there is no module my_data.sub in"),
+        (
+            "my_data:wine",
+            None,
+            r"data.name = my_data:wine: no module my_data in .*, and none is installed",
+        ),
+        ("my_data.sub:wine", "", r"no module my_data.sub in"),
         ("my_data:wine", "beer = 3", "data.name = my_data:wine: the module my_data has no wine"),
         ("my_data:beer", "beer = 3", "data.name = my_data:beer: names a value of type int; must name a function"),
         (
             "my_data:wine",
             "def wine(): return [1]",
-            "data.name = my_data:wine: returned list; must return what fedacg",
+            "data.name = my_data:wine: returned list; must return a result of fedacg",
         ),
         (
             "my_data:wine",
@@ -176,7 +180,5 @@ def test_augmentation_is_asked_of_the_users_pipeline(write: Write) -> None:
 @pytest.mark.parametrize("name", ["digits", "my_data:wine", "synthetic"])
 def test_a_path_goes_with_a_folder_only(name: str) -> None:
     settings = DataSettings(name=name, path="/there", clients=3, split="natural")
-    with pytest.raises(
-        InputError, match=f"data.path = /there: goes with data.name = folder, not with {name}; leave"
-    ):
+    with pytest.raises(InputError, match=f"data.path = /there: is for data.name = folder, not for {name}; leave"):
         catalogue.federate(settings, 0)

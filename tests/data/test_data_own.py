@@ -235,7 +235,7 @@ def test_a_data_set_of_mapped_examples_has_owners_too() -> None:
         ),
         (
             {"train": (numbered(6)[0], torch.rand(6))},
-            "train: y must be whole numbers, as classes are; it is floating",
+            "train: y must be whole numbers \\(classes\\); it is floating",
         ),
         ({"test": (numbered(2)[0], torch.rand(2)), "classes": 3}, "test: y must be whole numbers"),
         (
@@ -244,11 +244,11 @@ def test_a_data_set_of_mapped_examples_has_owners_too() -> None:
         ),
         (
             {"train": (numbered(6)[0], torch.zeros(6, 1, dtype=torch.int64))},
-            r"train: y must be one label .* \(1,\)",
+            r"train: y must have one label .* \(1,\)",
         ),
         ({"train": (numbered(6)[0], -numbered(6)[1])}, "train: y has labels from -2 to 0; must be 0 or greater"),
         ({"classes": 2}, "train: y has labels from 0 to 2; must be from 0 to 1"),
-        ({"clients": [1, 2]}, "clients: has 2 entries for 6 examples; they must be as many"),
+        ({"clients": [1, 2]}, "clients: has 2 entries for 6 examples; the numbers must match"),
         ({"clients": [0.5] * 6}, r"clients: must be one row of whole numbers or of texts, not float64 \(6,\)"),
         ({"clients": [["a"]] * 6}, r"clients: must be one row .* not <U1 \(6, 1\)"),
         ({"clients": [None] * 6}, "clients: must be one row of whole numbers or of texts, not object"),

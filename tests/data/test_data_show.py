@@ -25,14 +25,14 @@ def test_show_prints_the_clients_the_figures_and_the_picture(fedacg: Command) ->
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
     assert all(len(line) <= 80 for line in lines)
-    assert lines[0] == "digits: shards (3 a client), 25 clients"
+    assert lines[0] == "digits: shards (3 per client), 25 clients"
     rows = lines[3:23]
     assert [row.split()[0] for row in rows] == [str(client) for client in range(20)]
     assert all(int(row.split()[2]) <= 3 for row in rows)
     assert lines[23] == "… and 5 more"
     figures = {line[:22].strip(): line[22:].strip() for line in lines[26:]}
-    assert figures["examples a client"].startswith("min ")
-    assert "mean 57.5, max" in figures["examples a client"]
+    assert figures["examples per client"].startswith("min ")
+    assert "mean 57.5, max" in figures["examples per client"]
     assert figures["entropy of labels"].endswith("bits; all together 3.32 bits")
     distance, chance = figures["distance from i.i.d."].split("; by chance ")
     assert 0.65 < float(distance) < 0.8
@@ -80,7 +80,7 @@ def test_synthetic_clients_are_shown_as_they_come_and_of_a_million_some(
     monkeypatch.setattr(labels.count, "__defaults__", (30,))
     some = fedacg("data", "show", "synthetic", "--clients", "1000000")
     assert some.out.splitlines()[0] == "synthetic: natural (α = 0.3, β = 1), 30 of 1000000 clients"
-    assert "of 30 clients chosen at random" in some.out
+    assert "for 30 clients chosen at random" in some.out
     assert "chosen at random" not in whole.out
     other = fedacg("data", "show", "synthetic", "--clients", "1000000", "--seed", "1")
     shown, shown_then = ([line[:8] for line in each.out.splitlines()[3:23]] for each in (some, other))

@@ -304,7 +304,7 @@ def test_an_altered_archive_is_refused_unless_the_user_says_so(
     zipped(root)
     archive = root / f"{FOLDER}.zip"
     monkeypatch.setattr(tiny_imagenet, "file_checksum", file_checksum)
-    with pytest.raises(InputError, match=f"{archive} was altered: its md5 is .*, the published one d41d8cd9"):
+    with pytest.raises(InputError, match=f"{archive} was altered: its md5 is .*, the published one is d41d8cd9"):
         SOURCE.read(root)
     assert SOURCE.read(root, partial=True).differences[0].startswith("was altered")
     right = replace(SOURCE, archive_md5=md5(archive.read_bytes()), version=99)
@@ -347,7 +347,7 @@ def test_a_damaged_folder_is_passed_over_for_a_good_archive_and_not_tried_again(
     assert contents.copy == root / f"{FOLDER}.zip"
     note = capfd.readouterr().err
     assert note.startswith("note: data set 'tiny-imagenet': ")
-    assert f"cannot be decoded (not a JPEG file); passed over for {root / FOLDER}.zip" in note
+    assert f"cannot be decoded (not a JPEG file); skipped in favour of {root / FOLDER}.zip" in note
     monkeypatch.setattr(packed_files, "opened", lambda *_: pytest.fail("the files were read again"))
     assert len(SOURCE.read(root).train) == 24
 

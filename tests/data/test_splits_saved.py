@@ -33,14 +33,14 @@ def test_a_saved_split_is_read_back_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("order", "offsets", "message"),
     [
-        ([0, 1, 2, 3], [0, 2, 4], "deals 4 examples where the data set has 5"),
+        ([0, 1, 2, 3], [0, 2, 4], "has 4 examples where the data set has 5"),
         ([0, 1, 2, 3, 4], [0, 2, 3, 5], "has 3 clients where data.clients = 2"),
         ([0, 1, 2, 3, 3], [0, 2, 5], "every example exactly once"),
         ([0, 1, 2, 3, 5], [0, 2, 5], "every example exactly once"),
         ([-1, 1, 2, 3, 4], [0, 2, 5], "every example exactly once"),
-        ([0, 1, 2, 3, 4], [0, 5, 5], "offsets must climb from 0 to 5"),
-        ([0, 1, 2, 3, 4], [1, 2, 5], "offsets must climb from 0 to 5"),
-        ([0, 1, 2, 3, 4], [0, 2, 4], "offsets must climb from 0 to 5"),
+        ([0, 1, 2, 3, 4], [0, 5, 5], "offsets must rise from 0 to 5"),
+        ([0, 1, 2, 3, 4], [1, 2, 5], "offsets must rise from 0 to 5"),
+        ([0, 1, 2, 3, 4], [0, 2, 4], "offsets must rise from 0 to 5"),
         ([0.0, 1.0, 2.0, 3.0, 4.0], [0, 2, 5], "order must be one row of integers, not float64"),
         ([[0, 1, 2, 3, 4]], [0, 2, 5], "order must be one row of integers"),
     ],

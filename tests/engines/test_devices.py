@@ -1,6 +1,6 @@
 """Devices: what is computed on an accelerator, tested on one that is pretended; mixed precision on the CPU.
 
-No accelerator is at hand, so what is special to CUDA and MPS (their kernels, their memory, their speed) is not
+No accelerator is available, so what is special to CUDA and MPS (their kernels, their memory, their speed) is not
 tested.
 """
 

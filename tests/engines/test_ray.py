@@ -192,7 +192,7 @@ def test_what_answers_but_is_no_cluster_is_named(monkeypatch: pytest.MonkeyPatch
 
     kept: list[socket.socket] = []
     monkeypatch.setattr("socket.create_connection", answer)
-    with pytest.raises(InputError, match=r"address = 'there:80': no Ray .*: what is there does not speak gRPC"):
+    with pytest.raises(InputError, match=r"address = 'there:80': no Ray .*: it does not speak gRPC"):
         RayEngine(2, cores=2, address="there:80")
     kept[0].close()
 

@@ -121,4 +121,4 @@ def test_one_damaged_run_does_not_take_the_page_of_the_others_down(
     (runs / "worse" / "experiment.toml").write_text("seed = [1]")
     report = LiveReport([runs])
     assert "feddyn" in report.page()
-    assert "worse/experiment.toml: says no method" in report.page()
+    assert "worse/experiment.toml: has no method" in report.page()

@@ -291,15 +291,15 @@ def with_liar(folder: Path, lies: dict[str, Any], *settings: str, others: int = 
 LIES: dict[str, tuple[dict[str, Any], str]] = {
     "a million classes": ({"classes": 10**6}, "it has 1000000 classes, the federation 3"),
     "ten thousand classes": ({"classes": 10**4}, "it has 10000 classes, the federation 3"),
-    "a billion examples": ({"examples": 10**9}, "it has 1000000000 examples, at most 1000 are believed"),
-    "a billion tests": ({"tests": 10**9}, "it has 1000000000 test examples, at most 300 are believed"),
-    "inputs of 10^13 numbers": ({"shape": [10**13]}, "numbers are believed"),
-    "inputs that overflow": ({"shape": [2**62, 2**62]}, "numbers are believed"),
+    "a billion examples": ({"examples": 10**9}, "it has 1000000000 examples, at most 1000 are accepted"),
+    "a billion tests": ({"tests": 10**9}, "it has 1000000000 test examples, at most 300 are accepted"),
+    "inputs of 10^13 numbers": ({"shape": [10**13]}, "numbers are accepted"),
+    "inputs that overflow": ({"shape": [2**62, 2**62]}, "numbers are accepted"),
     "inputs for a huge network": ({"shape": [9 * 10**7]}, "the network has 2.7e+08 parameters, at most 1e+08"),
-    "no inputs": ({"shape": [0]}, "have no shape"),
+    "no inputs": ({"shape": [0]}, "the shape of its examples is not one to"),
     "control characters in its name": ({"client": f"z{ESCAPES}"}, "its name is not one of 1 to 64 printable"),
     "a number for a name": ({"client": 3}, "it is client 3, expected a node with its own data"),
-    "no version": ({"version": []}, "its version is no text"),
+    "no version": ({"version": []}, "its version is not a string"),
 }
 
 
@@ -331,7 +331,7 @@ def test_of_two_nodes_a_first_one_with_absurd_classes_does_not_keep_the_other_ou
 
 def test_two_nodes_that_disagree_on_the_shape_end_in_a_question_and_an_option_answers_it(tmp_path: Path) -> None:
     trial, grid = with_liar(tmp_path, {"client": "a", "shape": [5]}, "rounds=1", others=1)
-    with pytest.raises(ValueError, match=r"client 'a' has \(5,\); client 'e' has \(4,\); say which with shape="):
+    with pytest.raises(ValueError, match=r"client 'a' has \(5,\); client 'e' has \(4,\); set shape="):
         trial.federate(grid, nodes=2)
     trial.federate(grid, nodes=2, shape="4")
     assert trial.rounds[0]["answered"] == [0]

@@ -55,7 +55,7 @@ X, Y = torch.randn(8, 3), torch.arange(8) % 2
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"clients": [(X, Y + 5)]}, "labels up to 6, and the model puts out 2 numbers"),
+        ({"clients": [(X, Y + 5)]}, "labels up to 6, but the model has 2 outputs"),
         ({"clients": ((X, Y) for _ in range(3))}, "clients: is a generator; must be a list"),
         ({"model": nn.LazyLinear(2)}, "lazy layers"),
         (

@@ -55,6 +55,6 @@ def test_a_command_that_is_stopped_while_it_starts_says_so_and_can_be_resumed(
 ) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     said = [stop(tmp_path, instant, *numbers) for instant in INSTANTS]
-    assert "To go on" not in said[0], "nothing was begun"
+    assert "To resume" not in said[0], "nothing was begun"
     last = stop(tmp_path, None, *numbers)
     assert "--out run --resume" in last or numbers == [signal.SIGINT] * 2

@@ -133,7 +133,7 @@ def test_what_a_real_federation_does_not_simulate_is_left_out(fedacg: Command) -
 def test_a_name_that_flower_does_not_take_is_refused(name: str, fedacg: Command) -> None:
     outcome = fedacg("deploy", "init", name)
     assert outcome.code == 2
-    assert outcome.err.startswith(f"error: {name}: Flower has apps in folders whose names begin with a letter")
+    assert outcome.err.startswith(f"error: {name}: the folder of a Flower app must begin with a letter")
     assert not (fedacg.folder / name).exists()
 
 
@@ -141,7 +141,7 @@ def test_a_folder_that_has_something_in_it_is_left_alone(fedacg: Command) -> Non
     (fedacg.folder / "demo").mkdir()
     (fedacg.folder / "demo" / "thesis.tex").write_text("")
     outcome = fedacg("deploy", "init", "demo")
-    assert (outcome.code, outcome.err) == (2, "error: demo: is there already, and not an empty folder\n")
+    assert (outcome.code, outcome.err) == (2, "error: demo: exists and is not an empty folder\n")
     assert [path.name for path in (fedacg.folder / "demo").iterdir()] == ["thesis.tex"]
 
 

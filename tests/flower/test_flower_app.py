@@ -115,7 +115,7 @@ def test_a_node_that_has_lost_its_state_cannot_go_on_with_another(tmp_path: Path
     grid.before_train = lose_the_disk
     trial.federate(grid)
     assert [line["answered"] for line in trial.rounds] == [[0, 1, 2], [1, 2], [1, 2]]
-    assert "what it kept in round 1 is not at this node any more" in trial.rounds[1]["lost"]["0"]
+    assert "what it kept in round 1 is no longer at this node" in trial.rounds[1]["lost"]["0"]
 
 
 # Servers that come back
@@ -165,10 +165,12 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
 def test_a_folder_is_gone_on_with_only_by_the_same_experiment(tmp_path: Path) -> None:
     trial = Trial(tmp_path, "rounds=1")
     trial.federate(trial.grid())
-    with pytest.raises(InputError, match="holds a run; go on with resume=true or replace it with overwrite=true"):
+    with pytest.raises(
+        InputError, match="holds a run; resume it with resume=true or replace it with overwrite=true"
+    ):
         trial.federate(trial.grid(), resume=False)
     other = Trial(tmp_path, "rounds=1", "local.lr=0.2")
-    with pytest.raises(InputError, match=r"another experiment: local\.lr is 0\.1 there and 0\.2 here"):
+    with pytest.raises(InputError, match=r"a different experiment: local\.lr is 0\.1 there and 0\.2 here"):
         other.federate(other.grid())
     before = json.loads((trial.out / "federation.json").read_text())["name"]
     other.federate(other.grid(), overwrite=True)
@@ -238,7 +240,7 @@ def test_the_first_round_waits_for_the_nodes(tmp_path: Path, caplog: pytest.LogC
     trial.federate(Gathering(trial.grid().nodes))
     assert looked[:3] == [0, 0, 0]
     assert trial.rounds[0]["answered"] == [0, 1, 2]
-    assert "waiting for nodes: 1 of 3 are there" in caplog.text
+    assert "waiting for nodes: 1 of 3 are connected" in caplog.text
 
 
 def test_no_round_is_played_while_too_few_are_there(tmp_path: Path) -> None:
@@ -304,7 +306,7 @@ def test_of_two_nodes_with_the_same_client_one_waits_until_the_other_is_gone(
 
     grid.before_train = twin
     trial.federate(grid)
-    assert caplog.text.count("node 5000 waits: another serves client 1 already") == 1
+    assert caplog.text.count("node 5000 waits: another node already serves client 1") == 1
     assert asked[3:6] == [node_id(0), node_id(1), node_id(2)]
     assert asked[6:] == [node_id(0), 5000, node_id(2)]
 
@@ -448,7 +450,7 @@ def test_a_test_result_that_cannot_be_had_is_left_out(tmp_path: Path, caplog: py
 
 
 def test_with_own_data_the_number_of_nodes_must_be_known(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nodes = 0: with nodes' own data, say how many"):
+    with pytest.raises(InputError, match="nodes = 0: with nodes' own data, must be the number of nodes"):
         Trial(tmp_path, text=OWN).federate(LoopGrid({}))
 
 
@@ -472,7 +474,7 @@ def test_a_wrong_option_of_the_server_is_refused(config: dict[str, Any], words: 
 
 def test_more_replies_than_clients_are_asked_cannot_be_wanted(tmp_path: Path) -> None:
     trial = Trial(tmp_path)
-    with pytest.raises(InputError, match="min-replies = 3: only 2 clients are asked in a round"):
+    with pytest.raises(InputError, match="min-replies = 3: only 2 clients are asked per round"):
         trial.federate(trial.grid(), min_replies=3)
 
 
@@ -488,7 +490,9 @@ def test_a_folder_that_another_server_writes_is_left_alone(tmp_path: Path) -> No
 
 def test_a_population_that_changes_by_itself_is_refused(tmp_path: Path) -> None:
     trial = Trial(tmp_path, "population.present=2", "population.replace=0.0")
-    with pytest.raises(InputError, match=r"population\.present = 2: in a real federation those are there"):
+    with pytest.raises(
+        InputError, match=r"population\.present = 2: in a real federation, the connected nodes are present"
+    ):
         trial.federate(trial.grid())
 
 
@@ -497,7 +501,7 @@ def test_a_population_that_changes_by_itself_is_refused(tmp_path: Path) -> None:
     [
         ({"partition-id": 3}, "partition-id = 3: must be from 0 to 2"),
         ({"partition-id": 1, "num-partitions": 4}, "num-partitions = 4: the experiment has 3 clients"),
-        ({"data": "somewhere"}, "goes with data.name = folder"),
+        ({"data": "somewhere"}, "is for data.name = folder"),
     ],
 )
 def test_a_node_config_that_does_not_fit_the_split_is_named(

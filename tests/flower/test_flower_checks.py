@@ -108,7 +108,7 @@ POISON: dict[str, tuple[Callable[[], RecordDict], str]] = {
     "a list of examples": (with_metrics(num_examples=[1, 2]), r"num-examples is \[1, 2\]"),
     "no count": (with_metrics(loss=1.0), "num-examples is None"),
     "no metrics": (lambda: RecordDict({"arrays": record(START)}), "0 records of metrics, expected 1"),
-    "metrics of its own": (with_metrics(num_examples=1, boom=1.0), "not named as others'"),
+    "metrics of its own": (with_metrics(num_examples=1, boom=1.0), "named unlike the others'"),
     "metrics twice": (
         lambda: RecordDict({**with_metrics(num_examples=1)(), "more": MetricRecord({"num-examples": 1})}),
         "2 records of metrics, expected 1",
@@ -119,7 +119,7 @@ POISON: dict[str, tuple[Callable[[], RecordDict], str]] = {
     ),
     "another name for its arrays": (
         lambda: RecordDict({"weights": record(START), "metrics": MetricRecord({"num-examples": 1})}),
-        "not named as others'",
+        "named unlike the others'",
     ),
 }
 
@@ -206,7 +206,7 @@ def test_the_most_examples_and_bytes_are_options(caplog: pytest.LogCaptureFixtur
         return reply
 
     assert_array_equal(theta_and_momentum([*GOOD, talkative], max_bytes=2000)[0], refused[0])
-    assert re.search(r"node 103: it has 3\d\d\d bytes, at most 2000 are taken", caplog.text)
+    assert re.search(r"node 103: it has 3\d\d\d bytes, at most 2000 are accepted", caplog.text)
 
 
 def test_words_of_no_letters_beside_a_sound_reply_are_no_fault() -> None:

@@ -106,7 +106,7 @@ def one_more_array(reply: Message) -> Message:
 POISONS: dict[str, tuple[Callable[[Message], Message], str]] = {
     "NaN": (with_delta(first_float(np.nan)), "has the norm nan"),
     "infinite": (with_delta(first_float(-np.inf)), "has the norm inf"),
-    "huge numbers": (with_delta(all_floats(3e38)), "at most 1e+06 is taken"),
+    "huge numbers": (with_delta(all_floats(3e38)), "at most 1e+06 is accepted"),
     "one number too few": (with_delta(lambda payload: payload[:-4]), "has shape"),
     "another type": (with_delta(lambda payload: payload.astype(np.int64)), "bytes, at most"),
     "a matrix": (with_delta(lambda payload: payload.reshape(2, -1)), "has shape (2, "),
@@ -275,7 +275,7 @@ def test_an_update_may_be_as_long_as_max_norm_and_no_longer(tmp_path: Path) -> N
     trial = Trial(tmp_path, COHORT, "rounds=1")
     trial.federate(trial.grid(), max_norm=1e-9)
     assert trial.rounds[0]["answered"] == []
-    assert all("at most 1e-09 is taken" in reason for reason in trial.rounds[0]["lost"].values())
+    assert all("at most 1e-09 is accepted" in reason for reason in trial.rounds[0]["lost"].values())
 
 
 def test_a_node_keeps_nothing_outside_its_own_folder() -> None:

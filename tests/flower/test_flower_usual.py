@@ -36,9 +36,7 @@ def test_a_round_from_which_one_was_refused_is_remembered() -> None:
 def test_the_reason_has_the_number_the_usual_and_the_option() -> None:
     bound = MedianBound(20, "norm-factor")
     sent = {7: {NORM: Measured(1e30)}, 8: {NORM: Measured(1.0)}, 9: {NORM: Measured(0.5)}}
-    assert bound.judge(1, sent) == {
-        7: "norm is 1e+30, more than 20 times the usual 1; norm-factor sets what is taken"
-    }
+    assert bound.judge(1, sent) == {7: "norm is 1e+30, more than 20 times the usual 1; norm-factor sets the limit"}
 
 
 def test_a_factor_of_0_takes_everything() -> None:

@@ -37,25 +37,25 @@ def refusals(base: Method, parts: Sequence[str]) -> Iterator[str]:
     while isinstance(rule, Around):
         rule = rule.inner
     if "acg" in parts and type(rule) is not Average:
-        yield r"\+acg does not go with it: it has a server rule of its own"
+        yield r"\+acg cannot be added: it has a server rule already"
     if "prox" in parts and any(part.pulls for part in base.corrections):
-        yield r"\+prox does not go with it: it pulls towards φ already"
+        yield r"\+prox cannot be added: it pulls towards φ already"
     steps = [part for part in parts if part in STEPS]
     if steps and (type(base.step) is not LocalStep or len(steps) > 1):
-        yield r"\+a?sam does not go with it: it has a local step of its own"
+        yield r"\+a?sam cannot be added: it has a local step already"
     links = [link for link in base.upload if link.last] + [p for p in parts if p in ("paq", "sign")]
     after = [part for part in parts if part in LINKS]
     if links and after and (len(links) > 1 or links[0] != after[-1]):
-        yield "does not go with it: after (Quantise|Sign), which writes the bytes to send, no link can come"
+        yield "cannot be added: no link can follow (Quantise|Sign), which writes the bytes to send"
 
 
 OWN_REASONS = {
-    ("stem", "acg"): "from which a lookahead would move φ away",
+    ("stem", "acg"): "a lookahead would move φ away",
     ("fedglomo", "acg"): "u is its momentum already",
-    ("fedglomo", "prox"): r"\+prox does not go with it: .",
-    ("fedglomo", "ri"): r"\+ri does not go with it: .",
-    ("fedinit", "ri"): "it has a starting point of its own",
-    ("fedpd", "ri"): "it has a starting point of its own",
+    ("fedglomo", "prox"): r"\+prox cannot be added: .",
+    ("fedglomo", "ri"): r"\+ri cannot be added: .",
+    ("fedinit", "ri"): "it sets the starting point itself",
+    ("fedpd", "ri"): "it sets the starting point itself",
 }
 """What single methods refuse for a reason of their own."""
 

@@ -31,9 +31,7 @@ def test_methods_that_need_only_logits_take_any_module(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["moon", "fedmlb", "feddecorr", "moon+acg"])
 def test_methods_that_look_at_features_say_what_they_need(method: str) -> None:
-    reason = (
-        r"model: is a Sequential, and this method looks at features, so it must be a fedacg.models.StagedModel"
-    )
+    reason = r"model: is a Sequential, but this method uses features, so it must be a fedacg.models.StagedModel"
     with pytest.raises(fedacg.InputError, match=reason):
         final(plain(), method)
 
@@ -41,16 +39,14 @@ def test_methods_that_look_at_features_say_what_they_need(method: str) -> None:
 @pytest.mark.parametrize("method", ["moon", "fedmlb", "feddecorr"])
 def test_a_staged_model_without_stages_has_no_features(method: str) -> None:
     bare = StagedModel([], nn.Linear(3, 4).double())
-    with pytest.raises(fedacg.InputError, match="model: has no stages, and this method looks at features"):
+    with pytest.raises(fedacg.InputError, match="model: has no stages, but this method uses the features"):
         final(bare, method)
     assert final(bare, "fedntd").isfinite().all()
 
 
 @pytest.mark.parametrize("method", ["fedlc", "fedntd", "fedntd+acg"])
 def test_a_loss_of_the_users_own_is_refused_where_the_method_defines_it(method: str) -> None:
-    with pytest.raises(
-        fedacg.InputError, match="this method defines its own loss on the logits and takes no other"
-    ):
+    with pytest.raises(fedacg.InputError, match="this method defines its own loss on the logits; leave loss out"):
         final(tanh_net(), method, loss=nn.functional.multi_margin_loss)
 
 

@@ -115,7 +115,7 @@ def test_nothing_is_announced_that_is_not_installed() -> None:
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("nowhere:scaffold", "there is no module nowhere"),
+        ("nowhere:scaffold", "no module nowhere"),
         ("scaffold:nothing", "the module scaffold has no nothing"),
         ("scaffold:Controls", "is a ABCMeta; must be a fedacg.methods.Entry"),
         ("fedavg+scaffold:scaffold", "is a Entry; must be a fedacg.methods.Modifier"),

@@ -350,7 +350,7 @@ REFUSED = {
     "fedavg+median+dp": "must see the update of each client",
     "fedavg+dp+median": "must see the update of each client",
     "fedavg+dp+local-dp": "it is private already",
-    "fedavg+secure+dp": "name .secure last",
+    "fedavg+secure+dp": "put .secure last",
 }
 
 
@@ -370,7 +370,7 @@ def test_what_settings_would_break_is_refused_before_the_first_round() -> None:
     refused("needs cohort.draw = 'spaced' with a cohort.gap of at least its bands", "fedavg+dpftrl")
     refused("cohort.gap of at least", "fedavg+dpftrl", draw="spaced", cohort={"gap": 2}, participation=0.2)
     refused("clients send lr beside their vectors", "stem+dp", draw="exact", participation=1.0)
-    refused("follows from what arrives of another", "feddc+dp")
+    refused("depends on how another arrives", "feddc+dp")
     refused(r"cohort.gap = 3: 3 rounds ask 18 clients", "fedavg", draw="spaced", cohort={"gap": 3})
     refused(r"cohort.gap = 3: has no effect", "fedavg", cohort={"gap": 3})
 
@@ -378,7 +378,7 @@ def test_what_settings_would_break_is_refused_before_the_first_round() -> None:
 def test_a_model_with_buffers_is_refused_where_they_cannot_be_covered() -> None:
     net = nn.Sequential(nn.Linear(40, 3), nn.BatchNorm1d(3))
     for method, more in (("fedavg+secure", {}), ("fedavg+dpftrl", CASES["fedavg+dpftrl"])):
-        with pytest.raises(InputError, match="model: has buffers, and this method needs a model without"):
+        with pytest.raises(InputError, match="model: has buffers, but this method needs a model without"):
             fedacg.run(
                 model=net, clients=CLIENTS, test=CLIENTS[0], method=method, weights="uniform", rounds=1, **more
             )

@@ -118,9 +118,9 @@ def test_bytes_are_the_packed_bits_and_the_keys_by_their_formula() -> None:
         ("fedexp+secure", "needs more of each update than a sum"),
         ("mime+secure", "clients first send full gradients"),
         ("fedavg+paq+secure", "cannot be added up"),
-        ("fedavg+secure+paq", "no link can come"),
+        ("fedavg+secure+paq", "no link can follow"),
         ("fedavg+topk+secure", "longer than the bound"),
-        ("fedavg+local-dp+secure", "has no bound"),
+        ("fedavg+local-dp+secure", "is unbounded"),
     ],
 )
 def test_what_the_server_could_not_do_with_a_sum_is_refused(name: str, reason: str) -> None:

@@ -132,11 +132,11 @@ def test_fedglomos_two_trajectories_share_their_batches() -> None:
 
 
 def test_what_does_not_go_together_is_refused_with_the_reason() -> None:
-    with pytest.raises(InputError, match=r"\+acg does not go with it: its d goes with the point before"):
+    with pytest.raises(InputError, match=r"\+acg cannot be added: its d belongs to the point before"):
         methods.build("stem+acg")
-    with pytest.raises(InputError, match=r"\+acg does not go with it: u is its momentum already"):
+    with pytest.raises(InputError, match=r"\+acg cannot be added: u is its momentum already"):
         methods.build("fedglomo+acg")
-    with pytest.raises(InputError, match=r"\+prox does not go with it: its steps are compared"):
+    with pytest.raises(InputError, match=r"\+prox cannot be added: its steps are compared"):
         methods.build("fedglomo+prox")
     with pytest.raises(InputError, match=r"its two trajectories take plain steps; needs local.optimiser = 'sgd'"):
         next(states(TWO, "fedglomo", momentum=0.9))

@@ -97,12 +97,12 @@ def test_names_put_links_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(catalogue, "MODIFIERS", {**MODIFIERS, **parts})
     for name, expected in (("scale+shift+paq", [Scale, Shift, Quantise]), ("shift+scale", [Shift, Scale])):
         assert [type(link) for link in methods.build(f"fedavg+{name}").upload] == expected
-    with pytest.raises(InputError, match=r"\+shift does not go with it: after Quantise, .* no link can come"):
+    with pytest.raises(InputError, match=r"\+shift cannot be added: no link can follow Quantise"):
         methods.build("fedavg+paq+shift")
 
 
 def test_nothing_can_come_after_a_link_that_writes_bytes() -> None:
-    with pytest.raises(InputError, match="after Quantise, which writes the bytes to send, no link can come"):
+    with pytest.raises(InputError, match="no link can follow Quantise, which writes the bytes to send"):
         Method(Average(), upload=(Quantise(4), ErrorFeedback()))
     assert Method(Average(), upload=(ErrorFeedback(), Quantise(4))).chain.links[-1].last
 
@@ -233,7 +233,7 @@ def test_a_joint_link_changes_all_vectors_of_a_client_together() -> None:
 def test_a_vector_that_follows_from_another_cannot_be_changed_with_it() -> None:
     leaving = departure(Chain((Clip(),)), torch.ones(1, 2))
     leaving.send("delta", torch.ones(1, 2))
-    with pytest.raises(InputError, match="follows from what arrives of another"):
+    with pytest.raises(InputError, match="depends on how another arrives"):
         leaving.arrived("delta")
 
 

@@ -259,5 +259,5 @@ def test_settings_of_another_version_cost_the_split_and_nothing_else(tmp_path):
     text = (run / "experiment.toml").read_text().replace("alpha = 0.3", "alpha = 0.3\nsquash = 1")
     (run / "experiment.toml").write_text(text)
     page = report(run, out=tmp_path / "out")
-    assert "is of another version" in page.text
+    assert "is from another version" in page.text
     assert len(page.data["curves"]) == 1

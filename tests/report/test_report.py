@@ -330,7 +330,7 @@ def test_a_run_in_progress_is_reported_with_a_note(tmp_path):
     (begun / "metrics.jsonl").unlink()
     report = write([run, begun], tmp_path / "out")
     assert any("in progress, 2 of 100 rounds" in note for note in report.notes)
-    assert any("half written" in note for note in report.notes)
+    assert any("is incomplete" in note for note in report.notes)
     assert any(str(begun) in note and "no rounds yet" in note for note in report.notes)
     assert "–" in table_of(report)
     assert (tmp_path / "out" / "index.html").read_text(encoding="utf-8").count("in progress") >= 2

@@ -161,7 +161,7 @@ def test_a_report_writes_the_differences(tmp_path: Path) -> None:
     assert float(line["improvement"]) == pytest.approx(3 / 9)
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert "Differences</h2>" in page
-    assert "cannot be told from it" in page
+    assert "do not differ from it significantly" in page
 
 
 def test_a_report_over_several_settings_has_an_overall_table(tmp_path: Path) -> None:

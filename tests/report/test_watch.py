@@ -120,7 +120,7 @@ def test_a_run_that_has_no_round_yet_is_waited_for(tmp_path: Path) -> None:
 
 def test_runs_that_begin_later_are_found_and_folders_without_a_run_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    with pytest.raises(InputError, match="no run in it or below"):
+    with pytest.raises(InputError, match="no run in or below it"):
         LiveReport([tmp_path / "runs"])
     fake_run(tmp_path / "runs" / "a", [0.1], finished=False)
     report = LiveReport([tmp_path / "runs"])
@@ -236,7 +236,7 @@ def test_the_server_is_on_this_machine_only_and_answers_to_its_own_names(server:
 
 
 def test_a_port_that_is_in_use_is_said(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=rf"--port {server.server_port}: is in use; 0 takes one that is free"):
+    with pytest.raises(InputError, match=rf"--port {server.server_port}: is in use; 0 takes a free one"):
         Server(LiveReport([tmp_path / "a"]), server.server_port)
 
 
@@ -249,7 +249,7 @@ def test_bad_input_is_refused(fedacg: Command) -> None:
     (fedacg.folder / "empty").mkdir()
     outcome = fedacg("watch", "empty")
     assert outcome.code == 2
-    assert "no run in it or below" in outcome.err
+    assert "no run in or below it" in outcome.err
     fake_run(fedacg.folder / "run", [0.1])
     assert "--port 70000: must be a number from 0 to 65535" in fedacg("watch", "run", "--port", "70000").err
     assert "a target is a fraction" in fedacg("watch", "run", "--target", "90").err
@@ -271,7 +271,7 @@ def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
         connection.close()
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=60)
-        assert (process.returncode, rest) == (130, "\nStopped; the runs go on.\n")
+        assert (process.returncode, rest) == (130, "\nStopped watching; the runs continue.\n")
     finally:
         process.kill()
         process.communicate()

@@ -182,8 +182,8 @@ def test_a_replay_of_the_cohorts_that_were_sampled_gives_the_same_bits() -> None
         ([[-1], [1], [2]], "cohorts: round 1 names client -1, must be from 0 to 3"),
         ([[0.5], [1], [2]], r"cohorts: round 1 is \[0.5\], must be the numbers of clients"),
         ([0, 1, 2], "cohorts: round 1 is 0, must be the numbers of clients"),
-        ([[0], [1]], "cohorts: are given for 2 rounds, rounds = 3"),
-        ([], "cohorts: are given for 0 rounds, rounds = 3"),
+        ([[0], [1]], "cohorts: are given for 2 rounds, but rounds = 3"),
+        ([], "cohorts: are given for 0 rounds, but rounds = 3"),
     ],
 )
 def test_cohorts_that_cannot_be_are_refused(cohorts: Any, message: str) -> None:
@@ -251,7 +251,7 @@ def test_a_run_is_not_resumed_with_other_cohorts(tmp_path: Path, other: Any) -> 
 
 def test_a_run_is_not_resumed_with_another_model(tmp_path: Path) -> None:
     run(out=tmp_path / "run")
-    with pytest.raises(InputError, match=r"the checkpoint does not fit: m is .*\(10,\).* there and .*\(15,\)"):
+    with pytest.raises(InputError, match=r"the checkpoint does not match: m is .*\(10,\).* there and .*\(15,\)"):
         run(out=tmp_path / "run", resume=True, model=linear(outputs=3))
     with pytest.raises(InputError, match=r"model.name is \"python:Linear\" there and \"python:Sequential\" here"):
         run(out=tmp_path / "run", resume=True, model=nn.Sequential(linear()))
@@ -362,11 +362,11 @@ def test_a_count_of_batches_stays_whole_when_clients_differ() -> None:
         ({"seed": -1}, r"^seed = -1: must be"),
         ({"workers": -1}, r"^workers = -1: must be greater than or equal to 0"),
         ({"method": "fedsgd"}, r"^unknown method 'fedsgd': .*choose from fedacg"),
-        ({"method": "fedavgm+acg"}, r"has a server rule of its own"),
+        ({"method": "fedavgm+acg"}, r"has a server rule already"),
         ({"options": {"lambda": 1}}, r"^unknown option of method fedacg 'lambda': did you mean 'lam'\?"),
         ({"options": {"lam": 1}}, r"^method.lam = 1: must lie in \[0, 1\)"),
-        ({"options": {"name": "fedavg"}}, r"^options = \{'name': 'fedavg'\}: name is no option"),
-        ({"resume": True}, r"^resume = True: say which run with out="),
+        ({"options": {"name": "fedavg"}}, r"^options = \{'name': 'fedavg'\}: name is not an option"),
+        ({"resume": True}, r"^resume = True: needs out="),
         ({"model": nn.ReLU()}, r"^model: has no trainable parameters"),
         ({"model": linear().requires_grad_(False)}, r"^model: has no trainable parameters"),
         ({"model": nn.Sequential(linear(), nn.Linear(2, 2).double())}, r"^model: .* differ in type or device"),
@@ -400,7 +400,7 @@ def test_an_experiment_of_the_catalogue_runs_as_the_program_runs_it(tmp_path: Pa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rounds": 3}, r"^rounds: an experiment is given; say it there"),
+        ({"rounds": 3}, r"^rounds: an experiment is given; set it there"),
         ({"model": nn.Linear(2, 2)}, r"^model: an experiment is given"),
     ],
 )
@@ -410,7 +410,7 @@ def test_with_an_experiment_come_no_settings_beside_it(settings: dict[str, Any],
 
 
 def test_without_an_experiment_a_model_and_data_are_needed() -> None:
-    with pytest.raises(InputError, match=r"^clients: is needed, with model= and clients="):
+    with pytest.raises(InputError, match=r"^clients: is missing; give an experiment, or model= and clients="):
         fedacg.run(model=nn.Linear(2, 2))
 
 
@@ -426,7 +426,7 @@ def test_the_layout_is_part_of_the_description(tmp_path: Path) -> None:
     assert read_toml(tmp_path / "run" / "experiment.toml")["model"]["layout"] == "channels-last"
     with pytest.raises(InputError, match=r'model.layout is "channels-last" there and "auto" here'):
         run(out=tmp_path / "run", resume=True)
-    with pytest.raises(InputError, match=r"^channels_last: is given as layout as well"):
+    with pytest.raises(InputError, match=r"^channels_last: is also given as layout"):
         run(channels_last=True, layout="default")
 
 

@@ -221,7 +221,7 @@ def test_an_error_in_a_callback_keeps_the_last_round_and_is_the_users_own(tmp_pa
         ),
         (["time-limit"], "time-limit: missing a required argument: 'seconds'"),
         ([{"name": "time-limit", "seconds": -1}], "seconds = -1: must be a number greater than 0"),
-        ([BestCheckpoint], "keeps a model in the run folder; say which with out="),
+        ([BestCheckpoint], "keeps a model in the run folder; set out="),
     ],
 )
 def test_what_cannot_be_a_callback_is_refused_before_the_first_round(given: Any, error: str) -> None:

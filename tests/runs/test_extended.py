@@ -86,8 +86,11 @@ def test_a_kill_between_the_files_of_an_extension_leaves_a_run_that_goes_on(
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"local": {"schedule": "cosine", "steps": 2}, "local_steps": None}, "local.schedule = 'cosine' goes by"),
-        ({"method": "fedacg+swa"}, r"method.name = 'fedacg\+swa' goes by the number of rounds"),
+        (
+            {"local": {"schedule": "cosine", "steps": 2}, "local_steps": None},
+            "local.schedule = 'cosine' depends on",
+        ),
+        ({"method": "fedacg+swa"}, r"method.name = 'fedacg\+swa' depends on the number of rounds"),
     ],
 )
 def test_what_goes_by_the_number_of_rounds_is_not_extended(
@@ -109,7 +112,7 @@ def test_a_run_is_not_made_shorter(tmp_path: Path) -> None:
 def test_the_command_says_that_a_run_is_finished_and_extends_it(fedacg: Command) -> None:
     assert fedacg("run", "tiny.toml", "--out", "run", "--set", "rounds=2").code == 0
     again = fedacg("run", "tiny.toml", "--out", "run", "--set", "rounds=2", "--resume")
-    assert "run: this run is finished, and nothing is left to resume; --set rounds=4 would go on" in again.out
+    assert "run: this run is finished, so there is nothing to resume; --set rounds=4 would continue" in again.out
     longer = fedacg("run", "tiny.toml", "--out", "run", "--set", "rounds=4", "--resume")
     assert longer.code == 0
     assert "finished" not in longer.out
@@ -164,13 +167,13 @@ def test_a_start_that_does_not_fit_is_refused_before_anything_is_written(tmp_pat
     fedacg.run(**problem(method="scaffold"), out=tmp_path / "scaffold")
     one, other = str(tmp_path / "one"), str(tmp_path / "scaffold")
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"start": str(tmp_path / "none")}, "there is no run with a checkpoint.safetensors there"),
+        ({"start": str(tmp_path / "none")}, "no run with a checkpoint.safetensors there"),
         (
             {"start": one, "model": nn.Linear(4, 5)},
             "theta is 15 numbers of torch.float32 there, 25 of torch.float32",
         ),
         ({"start": one, "model": nn.Linear(4, 3).double()}, "15 of torch.float64 here"),
-        ({"start": one, "start_vectors": "server", "method": "fedavg"}, "the run there is of fedacg, this one of"),
+        ({"start": one, "start_vectors": "server", "method": "fedavg"}, "that run is of fedacg, this one of"),
         ({"start": other, "start_vectors": "server", "method": "scaffold"}, "clients of scaffold keep vectors"),
         ({"start_vectors": "server"}, "has no effect, as start is not set"),
     ]

@@ -165,6 +165,6 @@ def test_a_folder_of_the_first_format_whose_order_nobody_knows_is_refused(tmp_pa
     as_first_format(tmp_path / "run")
     for layout in (True, False):
         with pytest.raises(
-            InputError, match="was written by an older version, which kept convolutions in the order"
+            InputError, match="was written by an older version, which stored convolutions in an unrecorded"
         ):
             play(tmp_path / "run", layout, resume=True)

@@ -217,7 +217,7 @@ def test_last_line_cut_within_a_character_is_left_out(tmp_path):
         (LINES[1][:30], "not JSON"),
         ("[1, 2]", "not a JSON object"),
         ('{"round": 2}', "lacks lr, cohort"),
-        (LINES[1].replace("0.2", "0.3"), "damaged: its checksum does not fit"),
+        (LINES[1].replace("0.2", "0.3"), "damaged: its checksum does not match"),
         (changed('"round": 2', '"round": "2"'), "round is '2', not a whole number"),
         (changed('"round": 2', f'"round": {10**400}'), "round is of 1329 bits, must be from 0"),
         (changed('"round": 2', f'"round": {"9" * 5000}'), "cannot be read: Exceeds the limit"),

@@ -31,7 +31,7 @@ def test_a_run_that_evaluates_to_nan_says_so() -> None:
     assert result.summary["accuracy"] == 0
     assert result.summary["notes"] == [
         "the test loss is not a finite number in 2 of 2 evaluated rounds, first in round 2: "
-        "outputs that are not numbers count as wrong"
+        "outputs that are NaN count as wrong"
     ]
 
 

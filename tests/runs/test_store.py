@@ -149,7 +149,7 @@ def test_divergence_names_the_round_and_keeps_the_last_good_one(tmp_path: Path) 
     assert moment.round == failed - 1
     assert all(vector.isfinite().all() for vector in moment.vectors.values())
     assert read_metrics(tmp_path / "run" / "metrics.jsonl")[0].rounds == failed - 1
-    assert f"round {failed - 1} is kept in" in caught.value.__notes__[0]
+    assert f"round {failed - 1} is saved in" in caught.value.__notes__[0]
 
 
 def test_a_full_disk_is_told_and_costs_only_the_rounds_since_the_checkpoint(

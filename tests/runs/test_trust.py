@@ -68,8 +68,8 @@ def test_analyze_imports_nothing_that_a_folder_names_unless_it_is_trusted(fedacg
     for what in ("surface", "cka", "surface,divergence,cka,stability,drift"):
         outcome = fedacg("analyze", str(foreign), "--what", what, "--out", "an", *FAST)
         assert outcome.code == 2
-        assert "theirs: data.name = 'helper:load': this is code, load of the module helper" in outcome.err
-        assert "If you trust whoever wrote the folder, add --trust" in outcome.err
+        assert "theirs: data.name = 'helper:load': names code, load of the module helper" in outcome.err
+        assert "If you trust the author of the folder, add --trust" in outcome.err
         assert "Traceback" not in outcome.err
         assert not Path("an").exists()
     assert not Path("imported").exists()
@@ -129,7 +129,7 @@ def test_no_name_passes_the_gate_while_a_folder_is_read(name: str, fedacg: Comma
 
 def test_a_model_that_is_code_is_imported_only_with_trust(fedacg: Command, foreign: Path) -> None:
     lie(foreign / "model.json", {"name": "helper:net"})
-    with pytest.raises(InputError, match=r"model\.name = 'helper:net': this is code, net of the module helper"):
+    with pytest.raises(InputError, match=r"model\.name = 'helper:net': names code, net of the module helper"):
         load_model(foreign)
     assert not Path("imported").exists()
 
@@ -146,7 +146,7 @@ def test_a_model_is_loaded_where_its_data_are_absent(tmp_path: Path, monkeypatch
     model = load_model(tmp_path / "run")
     assert torch.equal(parameters_to_vector(model.parameters()), result.vector)
     (tmp_path / "run" / "model.json").unlink()
-    with pytest.raises(DataMissing, match=r"has no model\.json, as its run was begun by an older version"):
+    with pytest.raises(DataMissing, match=r"has no model\.json, as an older version started the run"):
         load_model(tmp_path / "run")
 
 
@@ -202,8 +202,8 @@ def test_a_checkpoint_that_is_not_what_the_run_ended_with_is_refused(tmp_path: P
         ({"classes": 10**9}, "the checkpoint has"),
         ({"options": {"hidden": [10**12]}}, "the checkpoint has"),
         ({"options": {"hidden": "many"}}, r"model\.hidden"),
-        ({"options": {"name": "lstm"}}, "name is no option"),
-        ({"options": {"classes": 3}}, "classes is no option"),
+        ({"options": {"name": "lstm"}}, "name is not an option"),
+        ({"options": {"classes": 3}}, "classes is not an option"),
         ({"name": "lenet5"}, "unknown model"),
         ({"name": "python:Net"}, "given from Python"),
         ({"dtype": "float16"}, "dtype = 'float16'"),

@@ -202,7 +202,7 @@ def test_lazy_clients_bring_their_own_tests() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"evaluate": {"clients": "own"}}, "evaluate.clients = 'own': the data do not say whose"),
+        ({"evaluate": {"clients": "own"}}, "evaluate.clients = 'own': the test examples have no owners"),
         (
             {"evaluate": {"client_every": 2}},
             "evaluate.client_every = 2: has no effect, as evaluate.clients is none",
@@ -210,8 +210,8 @@ def test_lazy_clients_bring_their_own_tests() -> None:
         ({"evaluate": {"client_steps": 2}}, "evaluate.client_steps = 2: has no effect"),
         ({"evaluate": {"clients": "own", "held_out": 0.2}}, "evaluate.held_out = 0.2: has no effect"),
         ({"evaluate": {"clients": "all"}}, "evaluate.clients = 'all'"),
-        ({"method": "centralised+acg"}, r"centralised is a baseline, and takes no \+acg"),
-        ({"method": "local-only+prox"}, r"local-only is a baseline, and takes no \+prox"),
+        ({"method": "centralised+acg"}, r"centralised is a baseline and takes no \+acg"),
+        ({"method": "local-only+prox"}, r"local-only is a baseline and takes no \+prox"),
         ({"method": "centralised", "cohorts": [[0]] * 4}, "cohorts: have no effect"),
     ],
 )

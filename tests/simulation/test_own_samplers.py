@@ -98,9 +98,9 @@ def test_it_has_a_name_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ("settings", "error"),
     [
         ({"sampler": 3}, "sampler = 3: must be a function"),
-        ({"sampler": worst, "cohorts": [[0]] * 6}, "sampler: cohorts are given as well"),
-        ({"draw": "python"}, "draw = 'python': its sampler was given from Python"),
-        ({"sampler": lambda draw: [9]}, "chose client 9, who is not there"),
+        ({"sampler": worst, "cohorts": [[0]] * 6}, "sampler: cohorts are also given"),
+        ({"draw": "python"}, "draw = 'python': the sampler was given from Python"),
+        ({"sampler": lambda draw: [9]}, "chose client 9, which is not available"),
         ({"sampler": lambda draw: "ab"}, "must be the numbers of clients"),
     ],
 )

@@ -187,7 +187,7 @@ def test_a_straggler_does_its_part_of_the_steps_and_at_least_one(work: float, pl
         (
             CohortSettings(),
             PopulationSettings(present=4),
-            "population.replace = 0.5: of 4 present clients 2 would leave a stage, and only 1 are absent",
+            "population.replace = 0.5: of 4 present clients 2 would leave per stage, but only 1 are absent",
         ),
     ],
 )

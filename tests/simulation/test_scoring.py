@@ -223,7 +223,7 @@ def test_metrics_have_names_in_files(module: str) -> None:
     ("names", "error"),
     [
         (["my_metrics:four"], "four is a int"),
-        (["my_metrics:recall", "my_metrics:recall"], "called recall is there already"),
+        (["my_metrics:recall", "my_metrics:recall"], "there is already a metric called recall"),
         (["my_metrics:missing"], "has no missing"),
         (["accuracy"], "unknown metric"),
     ],
@@ -238,8 +238,8 @@ def test_names_that_are_no_metrics_are_refused_before_the_first_round(
 @pytest.mark.parametrize(
     ("metrics", "error"),
     [
-        ({"loss": macro_recall}, "'loss' is measured anyway"),
-        ({"a/b": macro_recall}, "no name for one"),
+        ({"loss": macro_recall}, "'loss' is a built-in metric"),
+        ({"a/b": macro_recall}, "not a valid name"),
         ({"f1": 3}, "f1 is a int"),
         ([macro_recall], "must be a dict"),
     ],

@@ -1,11 +1,11 @@
-"""Linear CKA: how alike the features are that two networks compute of the same examples.
+"""Linear CKA: how similar the features are that two networks compute from the same examples.
 
 CKA(X, Y) = HSIC(X, Y) / √(HSIC(X, X)·HSIC(Y, Y)), where HSIC is an inner product of centred Gram matrices. It is 1
 for features that differ by a rotation, a shift and a scale, and near 0 for unrelated ones.
 
 There are two estimates. The exact one is that of Kornblith et al. (ICML 2019) on one set of examples. The other,
 of Nguyen, Raghu and Kornblith (ICLR 2021), averages the unbiased HSIC₁ of Song et al. (JMLR 2012) over batches, in
-memory that does not depend on how many there are.
+memory that does not depend on the number of batches.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ from fedacg.runs.recording import Recorded
 from fedacg.simulation.drift import stage_slices
 
 _COLUMNS = 4096
-"""Features that are in float64 at a time, beside those in the network's own type."""
+"""Number of features held in float64 at a time, in addition to those in the network's own type."""
 
 
 def linear_cka(x: Tensor, y: Tensor) -> float:
@@ -40,7 +40,7 @@ def linear_cka(x: Tensor, y: Tensor) -> float:
     how many there are, the larger count if they differ.
     """
     if len(x) != len(y):
-        raise InputError(f"features: of {len(x)} examples and of {len(y)}; must be of the same ones")
+        raise InputError(f"features: of {len(x)} examples and of {len(y)}; both must have the same examples")
     small = len(x) > max(_flat(x).shape[1], _flat(y).shape[1])
     return float(_normalised(_products([_centred(x, small), _centred(y, small)]))[0, 1])
 
@@ -60,7 +60,7 @@ def minibatch_cka(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
 class LocalModels:
     """The local models of a recorded round, one after another in the same network.
 
-    Each is read when its turn comes, every time they are gone through, so a cohort takes the memory of one model.
+    Each is read when its turn comes, in every pass, so a cohort takes the memory of one model.
     """
 
     def __init__(self, ingredients: Ingredients, recorded: Recorded) -> None:
@@ -85,7 +85,7 @@ class LocalModels:
     def inputs(self, examples: Examples, batch: int, seed: int) -> Iterator[Tensor]:
         """The examples in random order as the models take them, in nearly equal batches of at most `batch`."""
         order = numpy_generator(seed, "analysis examples").permutation(len(examples))
-        # Test sets may lie class after class or client after client, which would not be random batches.
+        # Test sets may be sorted by class or by client; batches cut from them in order would not be random.
         for part in torch.from_numpy(order).tensor_split(-(-len(order) // batch)):
             x, _ = examples.fetch(part)
             assert isinstance(x, Tensor)  # as staged models take it
@@ -96,8 +96,8 @@ class LocalModels:
 def layerwise(models: Iterable[StagedModel], batches: Iterable[Tensor], *, exact: bool = False) -> list[float]:
     """CKA between models at the output of every stage and at the logits, each the mean over all pairs.
 
-    `models` is gone through once a batch, and b × b numbers for every layer of each are kept until the next batch.
-    With `exact`, all batches count as one set of n examples. `models` is gone through once; the features of all n
+    `models` is iterated once per batch, and b × b numbers for every layer of each are kept until the next batch.
+    With `exact`, all batches count as one set of n examples. `models` is iterated once; the features of all n
     are held for one model at a time, and n × min(n, d) numbers for every layer of each.
     """
     sums: list[Tensor] = []
@@ -111,7 +111,7 @@ def layerwise(models: Iterable[StagedModel], batches: Iterable[Tensor], *, exact
 
 
 def _features(model: StagedModel, group: Sequence[Tensor]) -> Iterator[Tensor]:
-    """What every stage and the head put out for the examples of a group of batches."""
+    """The outputs of every stage and of the head for the examples of a group of batches."""
     outputs = []
     for x in group:
         stages = model.stage_outputs(x)
@@ -152,7 +152,7 @@ def _unbiased(features: Tensor) -> _Kernel:
 
     HSIC₁ = (tr K̃L̃ + 1ᵀK̃1·1ᵀL̃1/((n−1)(n−2)) − 2·1ᵀK̃L̃1/(n−2)) / (n(n−3)), where K̃ and L̃ are the Gram matrices
     without their diagonals. With K̃_ij − (row sum i + column sum j)/(n−2) + total/((n−1)(n−2)) in place of K̃_ij off
-    the diagonal, the first term alone is the whole. So a kernel is centred once, and not once a pair.
+    the diagonal, the first term alone is the whole. So a kernel is centred once, not once per pair.
     """
     n = len(features)
     if n < 4:
@@ -202,11 +202,11 @@ def _mean_over_pairs(similarities: Tensor) -> float:
 
 
 _BATCH = 250
-"""Test examples that are compared with one another at a time: more take more memory, fewer are rougher."""
+"""Test examples compared at a time: more take more memory, fewer give a rougher estimate."""
 
 
 def cka_of(subjects: Sequence[Subject], round: int, examples: int, exact: bool, watcher: Watcher) -> Finding:
-    """CKA between all local models of a round on so many test examples, the mean over pairs, for every layer."""
+    """CKA between all local models of a round on some test examples: the mean over pairs, for every layer."""
     found: dict[Path, list[float]] = {}
     layers: list[str] = []
     used = 0
@@ -237,7 +237,7 @@ def cka_of(subjects: Sequence[Subject], round: int, examples: int, exact: bool, 
 
 
 class _Watched:
-    """The models as they are gone through, each counted."""
+    """The models in turn, each counted as a step."""
 
     def __init__(self, models: LocalModels, step: Callable[[], None]) -> None:
         self._models, self._step = models, step

@@ -1,6 +1,6 @@
-"""Run folders read back for analysis: who they are, which recorded rounds they share, what they were made of.
+"""Run folders read back for analysis: their labels, the recorded rounds they share, and what they were built from.
 
-Finding, reading and grouping run folders is the report's; here is what only an analysis asks of them. Only reads.
+The report finds, reads and groups run folders; this adds what only an analysis needs. Nothing is written.
 """
 
 import json
@@ -29,7 +29,7 @@ from fedacg.runs.history import History
 
 @dataclass(frozen=True)
 class Subject:
-    """A run that is looked at, with the label and the colour of its group."""
+    """A run under analysis, with the label and the colour of its group."""
 
     run: Run
     ink: Ink
@@ -59,7 +59,7 @@ class Subject:
         return recording.load(self.folder, round, sealed=self.run.sealed)
 
     def reading(self) -> AbstractContextManager[None]:
-        """Whatever is made of the run's settings is made inside this."""
+        """The block in which anything is built from the run's settings."""
         return plugins.reading(self.folder, trust=self.trust, allow="add --trust")
 
 
@@ -74,27 +74,27 @@ def read(folders: Sequence[Path], *, trust: bool = False) -> list[Subject]:
     ]
     empty = [str(subject.folder) for subject in subjects if not subject.history]
     if empty:
-        raise InputError(f"{', '.join(empty)}: no round has been played yet")
+        raise InputError(f"{', '.join(empty)}: no round has run yet")
     return subjects
 
 
 def check_drift(subjects: Sequence[Subject]) -> None:
-    """Refuse runs of a time when their rounds did not say how the local models spread."""
+    """Refuse runs of older versions, which did not record how the local models spread."""
     for subject in subjects:
         if all(metrics.drift is None for metrics in subject.history):
             raise InputError(
-                f"{subject.folder}: its metrics do not say how local models spread, being of an older version; "
+                f"{subject.folder}: of an older version, whose metrics do not say how local models spread; "
                 "run it again, or leave out divergence and drift with --what"
             )
 
 
 def chosen_round(subjects: Sequence[Subject], wanted: int | None) -> int:
-    """The recorded round to look at: the one that is wanted, or the last that all runs have."""
+    """The recorded round to analyse: the one asked for, or the last that all runs have."""
     for subject in subjects:
         if not subject.recorded:
             raise InputError(
-                f"{subject.folder}: has no recorded rounds, which the loss surface and CKA look at; run it with "
-                f"--set 'analysis.rounds=[{wanted or subject.history.rounds}]', or draw only what needs none with "
+                f"{subject.folder}: has no recorded rounds, which the loss surface and CKA need; run it with "
+                f"--set 'analysis.rounds=[{wanted or subject.history.rounds}]', or leave these two out with "
                 "--what divergence,stability,drift"
             )
         if wanted is not None and wanted not in subject.recorded:
@@ -105,19 +105,19 @@ def chosen_round(subjects: Sequence[Subject], wanted: int | None) -> int:
     common = set.intersection(*(set(subject.recorded) for subject in subjects))
     if not common:
         each = "; ".join(f"{subject.folder} has {', '.join(map(str, subject.recorded))}" for subject in subjects)
-        raise InputError(f"no recorded round is common to all runs: {each}")
+        raise InputError(f"the runs have no recorded round in common: {each}")
     return max(common)
 
 
 def check_cohorts(
     subjects: Sequence[Subject], round: int, least: int, clients: Sequence[int] | None = None
 ) -> None:
-    """Refuse cohorts that are too small, or that lack a client who was asked for."""
+    """Refuse cohorts that are too small, or that lack a client that was asked for."""
     for subject in subjects:
         cohort = subject.load(round).clients
         if len(cohort) < least:
             work = "CKA compares two" if least == 2 else "a loss surface takes three"
-            raise InputError(f"{subject.folder}: {len(cohort)} clients answered in round {round}, and {work}")
+            raise InputError(f"{subject.folder}: {len(cohort)} clients answered in round {round}, but {work}")
         for client in clients or ():
             if client not in cohort:
                 there = ", ".join(map(str, cohort))
@@ -145,12 +145,12 @@ def check_alike(subjects: Sequence[Subject]) -> None:
             if ours != theirs:
                 raise InputError(
                     f"different {words} in one loss surface or CKA: {ours} in {first.folder}, "
-                    f"{theirs} in {other.folder}; analyse them one by one"
+                    f"{theirs} in {other.folder}; analyse them separately"
                 )
 
 
 def check_code(subjects: Sequence[Subject]) -> None:
-    """Refuse runs that name code of somebody's own, unless it may be run."""
+    """Refuse runs that name user code, unless it may be imported."""
     for subject in subjects:
         experiment = subject.experiment
         with subject.reading():
@@ -169,9 +169,9 @@ def _data(subject: Subject) -> str:
 
 
 def together(subjects: Sequence[Subject]) -> Iterator[tuple[Ingredients, list[Subject]]]:
-    """The runs in parts that share network and data, each with the ingredients of its first.
+    """The runs grouped by network and data, each group with the ingredients of its first run.
 
-    So data are made once for all methods that are compared; of a run's own ingredients only the method may differ.
+    So data are loaded once for all methods that are compared; only the method differs between the runs of a group.
     """
     parts: dict[str, list[Subject]] = defaultdict(list)
     for subject in subjects:

@@ -1,6 +1,6 @@
 """Pictures of figures over rounds and layers: weight divergence, CKA, stability, drift.
 
-They take numbers and know no runs; the loss surface is drawn in `surface_picture`. Only through Figure objects,
+They take numbers and know nothing of runs; `surface_picture` draws the loss surface. Only Figure objects are used,
 never pyplot, as in the report.
 """
 
@@ -49,7 +49,7 @@ class Line:
 
     @property
     def smooth(self) -> Floats:
-        """The mean over the rounds around each: up to a fortieth of all of them on either side."""
+        """The mean over neighbouring rounds: up to a fortieth of all rounds on either side."""
         reach, number = len(self.ys) // 40, len(self.ys)
         return np.array([self.ys[max(0, at - reach) : at + reach + 1].mean() for at in range(number)])
 
@@ -68,11 +68,11 @@ def over_seeds(ink: Ink, seeds: Sequence[Mapping[int, float]]) -> Line:
 INK, GRID = "#333333", "#e4e4e4"
 _WIDTH = 7.5
 _MOST_ROUNDS = 8
-"""Of more recorded rounds only so many are drawn, evenly chosen."""
+"""Number of recorded rounds that are drawn; of more, an even choice."""
 
 
 def divergence(whole: Sequence[Line], parts: Mapping[str, Sequence[Line]]) -> Figure:
-    """The relative divergence of the whole model above, that of every stage and of the head in small below."""
+    """The relative divergence of the whole model above; small panels below for every stage and the head."""
     columns = min(max(len(parts), 1), 4)
     rows = -(-len(parts) // columns)
     figure = Figure(figsize=(_WIDTH, 3.4 + 1.5 * rows), layout="constrained")
@@ -113,7 +113,7 @@ def cka(layers: Sequence[str], lines: Sequence[Line], round: int) -> Figure:
     crowded = len(layers) > 8
     axes.set_xticks(range(len(layers)), layers, rotation=35 if crowded else 0, ha="right" if crowded else "center")
     axes.set_xlim(-0.3, len(layers) - 0.7)
-    # Local models that started from one broadcast are often nearly alike: the room below them would be empty.
+    # Local models that started from one broadcast are often nearly alike, so the space below them would be empty.
     lowest = min([0.99, *(float(y) for line in lines for y in line.ys if np.isfinite(y))])
     axes.set_ylim(lowest - 0.15 * (1 - lowest), 1 + 0.05 * (1 - lowest))
     axes.ticklabel_format(axis="y", useOffset=False)
@@ -140,7 +140,7 @@ def stability(groups: Sequence[Steadiness]) -> Figure:
     for group in groups:
         _stroke(axes, group.squares.ink, group.squares.xs, group.squares.smooth)
     if any(group.squares.ys.any() for group in groups):
-        # By powers of ten, or the rise of the first rounds would press everything after it to the ground.
+        # Logarithmic, or the rise of the first rounds would flatten everything after it.
         axes.set_yscale("log", nonpositive="mask")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(NullLocator())
@@ -204,7 +204,7 @@ def drift(means: Sequence[Line], strips: Sequence[Strip]) -> Figure:
 
 
 def _strips(axes: Axes, strips: Sequence[Strip], rounds: Sequence[int]) -> None:
-    """A dot a client and a bar for their mean, the groups side by side within a round."""
+    """A dot per client and a bar for their mean, the groups side by side within a round."""
     groups = sorted({strip.ink.place for strip in strips})
     lane = 0.8 / len(groups)
     for strip in strips:
@@ -235,7 +235,7 @@ def _evenly(rounds: Sequence[int]) -> list[int]:
 
 
 def _curve(axes: Axes, line: Line) -> None:
-    """A figure of every round: faint as it is, and on top its mean over the rounds around."""
+    """A figure of every round: the raw values faint, and on top their mean over neighbouring rounds."""
     smooth = line.smooth
     if not np.array_equal(smooth, line.ys):
         axes.plot(line.xs, line.ys, color=line.ink.colour, alpha=0.25, linewidth=0.8)
@@ -264,7 +264,7 @@ def _along_rounds(axes: Axes, name: str) -> None:
 
 
 def dress(axes: Axes, along: str = "y") -> None:
-    """The plain look of all pictures."""
+    """The common plain style of all pictures."""
     axes.grid(axis="x" if along == "x" else "y", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, colors=INK)

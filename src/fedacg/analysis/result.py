@@ -1,6 +1,6 @@
-"""What an analysis hands over: pictures with their words, numbers as CSV, and columns of the summary.
+"""What an analysis returns: pictures with captions, numbers as CSV, and columns of the summary.
 
-Each analysis makes one `Finding`, and tells a `Watcher` how far it is; `run` puts them together.
+Each analysis makes one `Finding` and reports its progress to a `Watcher`; `run` puts the findings together.
 """
 
 import csv
@@ -20,20 +20,20 @@ from fedacg.report.table import Spread
 
 
 class Watcher(Protocol):
-    """Someone who looks on while an analysis takes its time."""
+    """An observer of an analysis that takes a while."""
 
     def estimate(self, work: str, seconds: float) -> None:
-        """How long some work will take in all, told before it begins."""
+        """Announce how long some work will take in all, before it begins."""
         ...
 
     def work(self, name: str, steps: int) -> AbstractContextManager[Callable[[], None]]:
-        """Some work for as long as the block lasts; to be called after each of its steps."""
+        """A block of work; the function it gives is called after each step."""
         ...
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture and the words that go with it on the page."""
+    """A picture with its title and caption on the page."""
 
     name: str
     title: str
@@ -70,7 +70,7 @@ def _cell(value: object) -> object:
 
 
 def by_group(subjects: Sequence[Subject]) -> list[list[Subject]]:
-    """The runs that differ only in the seed together."""
+    """The runs grouped: those that differ only in the seed go together."""
     groups: dict[int, list[Subject]] = {}
     for subject in subjects:
         groups.setdefault(subject.ink.place, []).append(subject)
@@ -102,7 +102,7 @@ def _text(spread: Spread, decimals: int | None) -> str:
 
 
 class Words(NamedTuple):
-    """What stands over a picture, below it, and in its place for those who cannot see it."""
+    """The title of a picture, its caption, and its alternative text."""
 
     title: str
     caption: str
@@ -110,7 +110,7 @@ class Words(NamedTuple):
 
 
 LEAD = (
-    "How the local models of a round lie to one another, and how steadily the global model learns. Divergence "
+    "How the local models of a round relate to each other, and how steadily the global model learns. Divergence "
     "(relative) and cosine are means over all rounds, stability is one over all evaluated rounds. CKA, at the "
     "output of the head, and the losses of three local models and of their mean are those of the recorded "
     "round that is drawn."
@@ -121,9 +121,9 @@ SURFACE = Words(
         "The {measure} on the plane through three local models of round {round}, over {examples}. Every point of "
         "the plane is a whole model. The white dots are the models that three clients sent, the diamond is their "
         "mean, and the star is where the broadcast φ, from which all of them started, falls on the plane. Dark is "
-        "low, and the colours mean the same in all panels. Good is a diamond in the dark, in a wide and even basin"
+        "low, and the colours mean the same in all panels. Look for a diamond in the dark, in a wide, even basin"
         " with the dots: then the mean of the models is better than each of them. The axes are distances between "
-        "models, so mind their scales."
+        "models; their scales may differ."
     ),
     alt=("Contours of the {measure} around three local models, a panel for each run."),
 )
@@ -131,19 +131,19 @@ DIVERGENCE = Words(
     title="Weight divergence",
     caption=(
         "How far the local models of a round lie from their mean, relative to the length of that mean; below, the "
-        "plain distance for every stage of the network and its head. Faint is every round, bold the mean over the "
-        "rounds around it. A low line means that the clients stay close together, so that averaging loses little "
-        "of what they have learnt."
+        "plain distance for every stage of the network and its head. Faint lines are single rounds, bold ones "
+        "the mean over the rounds around them. A low line means that the clients stay close together, so "
+        "averaging loses little of what they have learnt."
     ),
     alt=("Weight divergence along the rounds, a line for each method, for the whole model and for its parts."),
 )
 CKA = Words(
     title="Similarity of features",
     caption=(
-        "How alike the local models of round {round} see the same {examples} test examples, after every stage and "
-        "at the output of the head: linear CKA, the mean over all pairs of clients. 1 means the same features up "
-        "to rotation and scale, 0 unrelated ones; the scale need not begin at 0. Lines often fall towards the end,"
-        " where each client fits its own labels. High is good."
+        "How similarly the local models of round {round} see the same {examples} test examples, after every stage "
+        "and at the output of the head: linear CKA, the mean over all pairs of clients. 1 means the same features "
+        "up to rotation and scale, 0 unrelated ones; the scale need not begin at 0. Lines often fall towards the "
+        "end, where each client fits its own labels. High is good."
     ),
     alt=("CKA between local models along the layers of the network, a line for each method."),
 )
@@ -163,9 +163,9 @@ DRIFT = Words(
     title="Drift of the clients",
     caption=(
         "The cosine between the update that a client sends and the mean update of its cohort. 1 means that it "
-        "pulls where the cohort goes, 0 that it pulls across, less that it pulls back. One panel has the mean of "
-        "the cohort in every round; where rounds were recorded, the other has every client as a dot, and their "
-        "mean as a bar. High is good: little of the updates cancels out."
+        "pulls where the cohort goes, 0 that it pulls sideways, below 0 that it pulls back. One panel has the "
+        "mean of the cohort in every round; where rounds were recorded, the other has every client as a dot, and "
+        "their mean as a bar. High is good: little of the updates cancels out."
     ),
     alt=(
         "Mean cosine between client updates and the mean update along the rounds, a line for each method, and dots"

@@ -1,6 +1,6 @@
-"""What can be seen in the rounds of runs: weight divergence, stability, drift.
+"""Analyses of a run's rounds: weight divergence, stability, drift.
 
-All of it is in `metrics.jsonl`, but for the cosines of single clients, which are of recorded rounds.
+All of it comes from `metrics.jsonl`, except the cosines of single clients, which come from recorded rounds.
 """
 
 import math
@@ -38,7 +38,7 @@ def mean(recorded: Recorded) -> Tensor:
 def divergence(recorded: Recorded, parts: Mapping[str, slice], *, relative: bool = False) -> dict[str, float]:
     """√(Σ ω_i ‖w_i − w̄‖²) of the whole model and of each part, or the same over ‖w̄‖ of that part.
 
-    What is relative to nothing, of a part without parameters for one, is NaN.
+    NaN where ‖w̄‖ is zero, as for a part without parameters.
     """
     centre = mean(recorded)
     spans = {WHOLE: slice(None), **parts}
@@ -128,7 +128,7 @@ def divergence_of(subjects: Sequence[Subject]) -> Finding:
 
 
 def stability_of(subjects: Sequence[Subject], window: float) -> Finding:
-    """How far the test accuracy lies from its moving average over so many rounds."""
+    """How far the test accuracy lies from its moving average over `window` rounds."""
     decay = 1 - 1 / window
     steady, rows = [], []
     for group in by_group(subjects):

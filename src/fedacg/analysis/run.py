@@ -1,4 +1,4 @@
-"""All analyses of some runs, put together: what is asked is checked first, and the page is written at the end."""
+"""All analyses of some runs together: the request is checked first, and the page is written at the end."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ WHAT = ("surface", "divergence", "cka", "stability", "drift")
 
 @dataclass(frozen=True)
 class Options:
-    """What is looked at, and how closely."""
+    """What is analysed, and in how much detail."""
 
     what: tuple[str, ...] = WHAT
     round: int | None = None
@@ -28,7 +28,7 @@ class Options:
     examples: int = 1000
     """Training examples of the surface, test examples of CKA."""
     margin: float = 0.4
-    """Left free around the models, as a fraction of what they take up."""
+    """Margin around the models, as a fraction of their extent."""
     error: bool = False
     """Draw the test error as well."""
     clients: tuple[int, ...] | None = None
@@ -68,7 +68,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What was found and written, and what a terminal shows of it."""
+    """The findings, the files written, and the table for a terminal."""
 
     table: TerminalTable
     notes: tuple[str, ...]
@@ -78,7 +78,7 @@ class Analysis:
 
 
 def analyse(folders: Sequence[Path], out: Path, options: Options, watcher: Watcher) -> Analysis:
-    """Look at the runs in and below `folders`, and write pictures, numbers and a page into `out`."""
+    """Analyse the runs in and below `folders`, and write pictures, numbers and a page into `out`."""
     subjects = load.read(folders, trust=options.trust)
     round = _check(subjects, options)
     try:
@@ -86,7 +86,7 @@ def analyse(folders: Sequence[Path], out: Path, options: Options, watcher: Watch
     except OSError as error:
         raise InputError(f"{out}: the analysis cannot be written: {error.strerror}") from None
 
-    # What takes long comes last.
+    # The slow analyses come last.
     steps: dict[str, Callable[[], Finding]] = {
         "divergence": lambda: rounds.divergence_of(subjects),
         "stability": lambda: rounds.stability_of(subjects, options.window),
@@ -113,7 +113,7 @@ def analyse(folders: Sequence[Path], out: Path, options: Options, watcher: Watch
 
 
 def _check(subjects: Sequence[load.Subject], options: Options) -> int:
-    """Refuse what cannot be drawn, before anything is begun; the recorded round to look at, 0 if none is."""
+    """Refuse what cannot be drawn, before anything starts; the recorded round to analyse, 0 if none is needed."""
     if {"divergence", "drift"} & set(options.what):
         load.check_drift(subjects)
     if not {"surface", "cka"} & set(options.what):

@@ -52,7 +52,7 @@ class Plane:
         x3 = float(across @ along)
         across -= x3 * along
         y3 = _length(across)
-        # Entries are rounded, and what is no more than that is no distance.
+        # Entries are rounded, so a distance no larger than the rounding counts as zero.
         rounding = 4 * torch.finfo(first.dtype).eps * max(_length(model.double()) for model in models)
         if not min(x2, y3) > rounding:
             raise InputError("plane: its three models are equal or on one line; choose three that span one")
@@ -60,7 +60,7 @@ class Plane:
         return cls(models, ((0.0, 0.0), (x2, 0.0), (x3, y3)), (along, across))
 
     def coordinates(self, vector: Tensor) -> Coordinates:
-        """Where a model falls on the plane, straight down."""
+        """The projection of a model onto the plane."""
         offset = vector.double() - self.models[0]
         return float(offset @ self.basis[0]), float(offset @ self.basis[1])
 
@@ -89,14 +89,14 @@ def _length(vector: Tensor) -> float:
 Floats = NDArray[np.float64]
 
 _BATCH = 64
-"""Examples a forward pass. Larger ones were no faster, and these keep many workers busy. It is the same for any
+"""Examples per forward pass. Larger batches were no faster, and these keep many workers busy. The same for any
 number of workers, so that sums do not depend on it."""
 
 
 def sample_training(data: FederatedData, examples: int, seed: int) -> Examples:
-    """So many training examples of all clients together, all if there are fewer; each is as likely as another.
+    """This many training examples drawn uniformly from all clients together, or all if there are fewer.
 
-    Only those that are drawn are fetched.
+    Only the drawn ones are fetched.
     """
     clients = data.clients
     ends = np.cumsum([clients.size(client) for client in range(len(clients))])
@@ -110,7 +110,7 @@ def sample_training(data: FederatedData, examples: int, seed: int) -> Examples:
 
 
 def sample_test(data: FederatedData, examples: int, seed: int) -> Examples:
-    """So many test examples, all if there are fewer."""
+    """This many test examples, or all if there are fewer."""
     if examples >= len(data.test):
         return data.test
     return in_memory(*data.test.fetch(torch.from_numpy(_draw(len(data.test), examples, seed))))
@@ -137,7 +137,7 @@ def axes(
 ) -> tuple[Floats, Floats]:
     """A square grid of resolution × resolution points around the plane's three models and these points.
 
-    `margin` is what is left free on every side, as a fraction of what the models and points take up.
+    `margin` is the margin on every side, as a fraction of the extent of the models and points.
     """
     if resolution < 2:
         raise InputError(f"resolution = {resolution}: must be 2 or more")
@@ -157,7 +157,7 @@ def surface(plane: Plane, evaluate: Callable[[Tensor], float], xs: Floats, ys: F
 
 
 def estimate_seconds(plane: Plane, evaluate: Callable[[Tensor], float], points: int) -> float:
-    """How long so many points will take, by evaluating the plane's three models; the first only warms up."""
+    """Estimated seconds for this many points, by evaluating the plane's three models; the first warms up."""
     corners = iter(plane.corners)
     evaluate(plane.point(*next(corners)))
     start = perf_counter()
@@ -188,7 +188,7 @@ def evaluator(ingredients: Ingredients, examples: Examples, settings: EngineSett
     job = Job(
         module=ingredients.module,
         channels_last=ingredients.channels_last,
-        # Workers are given what is evaluated, and not all the training data besides.
+        # Workers get only the examples to evaluate, not all training data.
         data=replace(ingredients.data, clients=ListedClients([examples]), test=examples),
         method=ingredients.method,
         local=LocalSettings(),

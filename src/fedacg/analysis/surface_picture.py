@@ -1,6 +1,6 @@
-"""The loss surface as a picture: a panel a run, one colour scale for all of them.
+"""The loss surface as a picture: a panel per run, one colour scale for all of them.
 
-Takes the grid and the points as numbers; they are worked out in `surface` and `plane`.
+Takes the grid and the points as numbers, which `surface` computes.
 """
 
 import math
@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from fedacg.analysis.pictures import INK, Floats
 
 _COLOURS = "viridis"
-"""Even to the eye and safe for colour-blind readers; dark is low."""
+"""A perceptually even colour map, safe for colour-blind readers; dark is low."""
 _LEVELS = 12
 _RIM = "#111111"
 
@@ -38,11 +38,11 @@ class Panel:
     """The local models that span the plane, by the number of the client."""
     mean: Point
     phi: Point
-    """The broadcast as it falls on the plane."""
+    """The projection of the broadcast onto the plane."""
 
 
 def draw(panels: Sequence[Panel], name: str) -> Figure:
-    """Filled contours of every panel, the same levels and colours in all; `name` says what is drawn."""
+    """Filled contours, one panel per run, with the same levels and colours; `name` says what is drawn."""
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     side = {1: 4.4, 2: 3.3, 3: 2.35}[columns]
@@ -83,7 +83,7 @@ def draw(panels: Sequence[Panel], name: str) -> Figure:
 
 
 def shared_levels(surfaces: Sequence[Floats]) -> list[float]:
-    """Contour levels for all surfaces together, growing evenly or by a factor where values span a lot.
+    """Contour levels for all surfaces together, evenly spaced, or by a factor where values span a wide range.
 
     The highest twentieth of the values is left above the last level: a few steep corners would take all colours.
     """

@@ -1,6 +1,6 @@
 """The loss surfaces of runs: around three local models of a recorded round each, and what is marked on them.
 
-The plane and the grid are in `plane` and `surface`, the picture in `surface_picture`; here they are put together.
+The plane and the grid are in `surface`, the picture in `surface_picture`; this module combines them.
 """
 
 import re
@@ -41,13 +41,13 @@ Score = Callable[[Tensor, Tensor], float]
 
 @dataclass(frozen=True)
 class Measure:
-    """Something that can be drawn over the plane, in captions."""
+    """A measure that can be drawn over the plane, with its names in captions."""
 
     title: str
     name: str
     unit: str
     part: str
-    """Which examples it is taken on."""
+    """The examples it is computed on."""
 
 
 MEASURES = {
@@ -58,13 +58,13 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Grid:
-    """How surfaces are taken."""
+    """How surfaces are computed."""
 
     resolution: int
     examples: int
     margin: float
     error: bool
-    """Take the test error as well."""
+    """Compute the test error as well."""
     clients: tuple[int, ...] | None
     """The clients whose models span the plane; without them, the first of the cohort."""
     workers: int
@@ -87,7 +87,7 @@ class Taken:
 
     surfaces: Mapping[str, Surface]
     examples: Mapping[str, int]
-    """On how many examples each was taken."""
+    """The number of examples each was computed on."""
     marked: Sequence[Marked]
     """The local models, their mean, the broadcast."""
 
@@ -122,7 +122,7 @@ def surfaces_of(subjects: Sequence[Subject], round: int, grid: Grid, watcher: Wa
 
 @dataclass(frozen=True)
 class Evaluation:
-    """By what each measure is taken, of which network, and on how many examples."""
+    """The function that computes each measure, the network, and the number of examples."""
 
     module: nn.Module
     scores: Mapping[str, Score]
@@ -131,7 +131,7 @@ class Evaluation:
 
 @contextmanager
 def _evaluation(ingredients: Ingredients, seed: int, grid: Grid) -> Iterator[Evaluation]:
-    """Workers at hand for as long as the block lasts."""
+    """Workers that are available for as long as the block lasts."""
     settings = EngineSettings(name="serial" if grid.workers == 1 else "processes", workers=grid.workers)
     with ExitStack() as stack:
         train = sample_training(ingredients.data, grid.examples, seed)
@@ -149,7 +149,7 @@ def _evaluation(ingredients: Ingredients, seed: int, grid: Grid) -> Iterator[Eva
 def _take(
     subject: Subject, round: int, grid: Grid, evaluation: Evaluation, watcher: Watcher, announced: int
 ) -> Taken:
-    """Everything on the plane of one run; where `announced` is not 0, first how long so many runs will take."""
+    """Everything on the plane of one run; if `announced` is not 0, first estimate the time of that many runs."""
     recorded = subject.load(round)
     check_fit(recorded, evaluation.module)
     clients = grid.clients or recorded.clients[:CORNERS]
@@ -165,7 +165,7 @@ def _take(
 
     def measured(score: Score, step: Callable[[], None] = lambda: None) -> Callable[[Tensor], float]:
         def evaluate(vector: Tensor) -> float:
-            # Networks of the catalogue have no buffers, so those that were sent are right everywhere.
+            # Networks of the catalogue have no buffers, so the ones that were sent are right everywhere.
             value = score(vector, recorded.buffers)
             step()
             return value
@@ -230,11 +230,11 @@ def _table(taken: Taken, measures: Sequence[str]) -> str:
 
 
 def _names(subjects: Sequence[Subject]) -> list[str]:
-    """A file for each run, called after its label as far as that makes a name."""
+    """A file for each run, named after its label as far as that makes a valid name."""
     names: list[str] = []
     for subject in subjects:
         stem = re.sub(r"[^\w.+=-]+", "-", f"surface-{subject.run.label}".lower())[:80]
-        # Labels are different, but what is left of them may not be.
+        # Labels differ, but the file names made from them may not.
         stems = [stem, *(f"{stem}-{number}" for number in range(2, len(subjects) + 2))]
         names.append(next(f"{each}.csv" for each in stems if f"{each}.csv" not in names))
     return names

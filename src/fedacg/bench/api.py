@@ -1,6 +1,6 @@
 """`fedacg.compare` and `fedacg.sweep`: one experiment with several methods, or over a grid, in one call.
 
-They play what the commands of the same names play, with the same folders and reports.
+They run what the commands of the same names run, with the same folders and reports.
 """
 
 import json
@@ -38,17 +38,17 @@ from fedacg.simulation.scoring import Metric
 
 @dataclass(frozen=True)
 class Comparison:
-    """What several runs came to; printed, it is their table."""
+    """The results of several runs; printed, it is their table."""
 
     results: Mapping[str, Result]
-    """By the names that their folders have."""
+    """Results by the names of their folders."""
     rows: tuple[Row, ...]
-    """Of the table: one for the seeds of an experiment."""
+    """Rows of the table: one for all seeds of an experiment."""
     columns: Sequence[Column]
     notes: tuple[str, ...]
-    """What must be known to read it."""
+    """What a reader of the table must know."""
     folder: Path | None = None
-    """Where runs and report are; None where nothing was written."""
+    """The folder of runs and report; None if nothing was written."""
 
     def __getitem__(self, name: str) -> Result:
         return self.results[name]
@@ -85,9 +85,9 @@ def compare(
 
     Args:
         experiment: A description, the name of a recipe, or a TOML file; or else a model and data as for `run`.
-        methods: Names, with options after colons if there are any; baselines are `centralised` and `local-only`.
+        methods: Names, with options after colons; the baselines are `centralised` and `local-only`.
         seeds: The experiment's own by default.
-        out: A folder for runs and report, as the command `fedacg compare` has it; by default nothing is written.
+        out: A folder for runs and report, as `fedacg compare` writes it; by default nothing is written.
         callbacks: As for `fedacg.run`, and told of every run; a class or a name is made anew for each.
         progress: Show a live bar for each run, at a terminal or in a notebook.
 
@@ -97,7 +97,7 @@ def compare(
     check_callbacks(callbacks or [])
     subject = _subject(experiment, model, clients, test, classes, loss, settings)
     if "method" in settings or "options" in settings:
-        raise InputError("method: there are several; say them with methods=, as in methods=['fedacg:lam=0.9']")
+        raise InputError("method: compare takes several; use methods=, as in methods=['fedacg:lam=0.9']")
     experiments = by_method(subject.tree, _listed("methods", methods, str), _seeds(seeds), subject.parse)
     folder = parse_folder(out) if out is not None else None
     results = _play(subject, experiments, folder, resume, overwrite, progress, metrics, callbacks)
@@ -131,9 +131,9 @@ def sweep(
 
     Args:
         grid: Values for keys of the experiment file, or for short names of `fedacg.run`.
-        out: A folder for runs and report, as the command `fedacg sweep` has it; what is finished there is not run
+        out: A folder for runs and report, as `fedacg sweep` writes it; runs finished there are not run
             again. By default nothing is written.
-        resume: Go on with runs in `out` that were stopped.
+        resume: Resume runs in `out` that were stopped.
 
     The other arguments are those of `compare`.
     """
@@ -145,7 +145,7 @@ def sweep(
         for key, values in grid.items()
     ]
     if any(axis.key == "seed" for axis in axes):
-        raise InputError("grid: seeds go with seeds=")
+        raise InputError("grid: give seeds with seeds=")
     folder = parse_folder(out) if out is not None else None
     points = expand(subject.tree, axes, _seeds(seeds), folder, subject.parse)
     runs = {place: run for point in points for place, run in point.runs.items()}
@@ -185,10 +185,10 @@ def _play(
     metrics: Mapping[str, Metric] | None,
     callbacks: Sequence[Callback | type[Callback] | str | Mapping[str, Any]] | None,
 ) -> dict[str, Result]:
-    """The results of all of them, those that had been finished among them."""
+    """The results of all runs, including those that were finished before."""
     check_methods(experiments.values())
     if folder is None and resume and not overwrite:
-        resume = False  # there is nothing to go on with
+        resume = False  # there is nothing to resume
     display = make_progress(Console(), not progress, {name: each.rounds for name, each in experiments.items()})
 
     def looking_on(name: str) -> list[Callback]:
@@ -215,7 +215,7 @@ def _play(
 
 
 def _in_memory(results: Mapping[str, Result], targets: Sequence[float]) -> Comparison:
-    """The table of runs that were not written."""
+    """The table of runs without a folder."""
     runs = [
         Run(
             folder=Path(name),
@@ -237,7 +237,7 @@ def _seeds(seeds: Sequence[int] | None) -> list[int]:
 
 
 def _listed(name: str, given: Any, kind: type) -> list[Any]:
-    """Several values, each of a kind; one alone is refused, since a text is a list of letters."""
+    """A list of values of one type; a single value is refused, since a string is a list of letters."""
     if isinstance(given, str | Mapping) or not hasattr(given, "__iter__"):
         raise InputError(f"{name} = {given!r}: must be a list")
     listed = list(given)

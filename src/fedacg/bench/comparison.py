@@ -1,7 +1,7 @@
-"""What was measured beside what was published: the numbers of one table in one setting.
+"""Measured numbers beside the published ones, for one table in one setting.
 
-The paper's numbers and ours are rows of the same kind, so that `report` sets and ranks both alike. How they are
-laid out on a terminal and in files is `render`'s business.
+The paper's numbers and ours are rows of the same kind, so that `report` formats and ranks both alike. How they are
+laid out on a terminal and in files is up to `render`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,10 +31,10 @@ class Comparison:
     paper_rounds: tuple[int, int]
     """Half of the rounds, and all, as in the paper."""
     rounds: tuple[int, int]
-    """The same of our runs."""
+    """The same for our runs."""
     paper_targets: tuple[float, ...]
     targets: tuple[float, ...]
-    """Ours; empty if there is nothing to set them by."""
+    """Our targets; empty if there is no FedAvg run to derive them from."""
     paper: tuple[Row, ...]
     here: tuple[Row, ...]
     notes: tuple[str, ...]
@@ -145,7 +145,7 @@ def _targets(
     place = [line.method for line in block.lines].index(method_of(REFERENCE))
     reference = average_at(histories[place], rounds)
     if reference is None:
-        return (), ["FedAvg did not get to the last round, so there is nothing to set targets by"]
+        return (), ["FedAvg did not get to the last round, so there are no targets"]
     targets = small_targets(block.setting, reference.mean / 100)
     parts = [f"{share} %" for share in shares(block.setting)]
     note = (
@@ -158,11 +158,11 @@ def _targets(
 def _notes(block: Block, pairs: Sequence[tuple[Line, Sequence[History]]]) -> list[str]:
     notes = []
     if block.setting not in recipes_of(block.table):
-        notes.append(f"the paper's table has no {block.setting}; what is shown of the paper is from other tables")
+        notes.append(f"the paper's table has no {block.setting}; the paper's numbers shown are from other tables")
     if block.changed:
-        notes.append(f"not as in the recipe: {', '.join(block.changed)}")
+        notes.append(f"changed from the recipe: {', '.join(block.changed)}")
     if block.added:
-        notes.append("FedAvg was run as well, to set the targets by")
+        notes.append("FedAvg was run as well, as the targets derive from it")
     for line, runs in pairs:
         for experiment, history in zip(line.runs.values(), runs, strict=True):
             if history.rounds < experiment.rounds:

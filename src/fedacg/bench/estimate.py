@@ -1,7 +1,7 @@
-"""What runs will cost, told before they are run: bytes exactly, and time from runs at hand or from a few steps.
+"""The cost of runs before they start: bytes exactly, and time from existing runs or from a few steps.
 
 Bytes follow from who takes part in each round and from the sizes of the messages. Time is taken from what the run
-has done so far, or else from a finished run that differs in the seed only, or else from a trial: a round of a few
+has done so far, else from a finished run that differs only in the seed, else from a trial: a round of a few
 steps with clients of the first round.
 """
 
@@ -24,15 +24,15 @@ from fedacg.simulation.asynchronous import Timetable
 from fedacg.simulation.metrics import RoundMetrics
 
 _ENOUGH = 0.25
-"""Seconds of training that make a trial worth believing."""
+"""Seconds of training that make a trial reliable."""
 _FEW = 32
-"""Test examples a batch in the shortest trial."""
+"""Test examples per batch in the shortest trial."""
 _CORES = os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The bytes of all rounds of a run, and the seconds of those that are left, if that can be told."""
+    """The bytes of all rounds of a run, and the seconds of those that are left, if they can be estimated."""
 
     bytes: int
     done: int
@@ -41,7 +41,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Work:
-    """What the rounds of a run add up to."""
+    """Totals over the rounds of a run."""
 
     bytes: int
     updates: int
@@ -53,7 +53,7 @@ class Work:
 
 
 def estimate(session: Session, runs: Mapping[Path, Experiment]) -> dict[Path, Estimate]:
-    """The cost of each run. What stands in the way of any is met here, before the first is begun."""
+    """The cost of each run. Whatever would make one fail shows here, before the first starts."""
     histories = {folder: _history(folder) for folder in runs}
     finished = [folder for folder, experiment in runs.items() if is_finished(folder, experiment)]
     examples = {_but_the_seed(runs[folder]): histories[folder] for folder in finished}
@@ -78,7 +78,7 @@ def estimate(session: Session, runs: Mapping[Path, Experiment]) -> dict[Path, Es
 
 
 def count(experiment: Experiment, ingredients: Ingredients) -> Work:
-    """What the rounds add up to, without playing them: who takes part is known beforehand."""
+    """Totals over the rounds without running them: who takes part is known beforehand."""
     clients, local = ingredients.data.clients, experiment.local
     job = make_job(experiment, ingredients)
     down, up = job.traffic.bytes_down, job.traffic.bytes_up
@@ -103,7 +103,7 @@ def count(experiment: Experiment, ingredients: Ingredients) -> Work:
 
 
 def _try(session: Session, experiment: Experiment, ingredients: Ingredients, work: Work) -> float | None:
-    """Seconds for all rounds by a trial of one step, or by a longer one where that is over in no time."""
+    """Seconds for all rounds, from a trial of one step, or from a longer one where that is too short to time."""
     steps, batch = 1, _FEW
     try:
         last = _trial(session, experiment, ingredients, steps, batch)
@@ -111,7 +111,7 @@ def _try(session: Session, experiment: Experiment, ingredients: Ingredients, wor
             most = max(1, work.steps // max(1, work.updates))
             steps, batch = min(most, math.ceil(2 * _ENOUGH / last.seconds_train)), experiment.evaluate.batch
             last = _trial(session, experiment, ingredients, steps, batch)
-    except RunError:  # diverges at once, which will be told when it is run
+    except RunError:  # diverges at once, which the run itself will report
         return None
     clients, tests = len(last.cohort), len(_tests(ingredients, batch))
     return (

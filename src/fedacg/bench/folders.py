@@ -1,4 +1,4 @@
-"""Where runs lie that several tables share: an experiment has one folder, whichever table asks for it."""
+"""Folders of runs that several tables share: an experiment has one folder, whichever table asks for it."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -15,19 +15,19 @@ _DESCRIPTION = "experiment.toml"
 
 
 def spelled(method: MethodSettings, between: str = ":") -> str:
-    """A method as it is typed, with the options that are not the defaults."""
+    """A method as typed on the command line, with the options that differ from the defaults."""
     defaults = methods.complete(method.name, {})
     given = [f"{key}={value:g}" for key, value in method.options.items() if value != defaults[key]]
     return between.join([method.name, *given])
 
 
 def run_name(experiment: Experiment) -> str:
-    """What a run's folder is called: its method, and its seed."""
+    """The name of a run's folder: its method and seed."""
     return f"{spelled(experiment.method, between='-')}-s{experiment.seed}"
 
 
 def folder_name(experiment: Experiment) -> str:
-    """What tells a run's folder apart from others of its experiment."""
+    """The part of a folder's name that distinguishes runs of one experiment."""
     return f"{methods.method_label(experiment.method.name)}-s{experiment.seed}"
 
 
@@ -55,8 +55,8 @@ def place_several(
 ) -> Path:
     """`path`, or PATH-2 where the runs in PATH have other settings than these, seeds and `free` ones aside.
 
-    `runs` are called by their folders, which lie in the folder `below` it. Whoever wants to `reuse` a folder, and
-    has none of these settings, means PATH.
+    `runs` are keyed by their folders, which are in the folder `below` it.  With `reuse`, PATH is
+    meant where no folder has these settings.
     """
     tables = tuple(f"{key.removesuffix('name')}" for key in free if key.endswith(".name"))
 
@@ -76,7 +76,7 @@ def place_several(
 
 
 def _difference(folder: Path, experiment: Experiment) -> list[str] | None:
-    """The keys in which the run in a folder is another; None where its description cannot be read."""
+    """The keys in which the run in a folder differs; None if its description cannot be read."""
     try:
         differences = Experiment.parse(read_toml(folder / _DESCRIPTION)).difference(experiment)
     except InputError:  # of another version, or not a description at all
@@ -89,8 +89,8 @@ def _holds(folder: Path, experiment: Experiment) -> bool:
 
 
 def check_begun(folder: Path, experiment: Experiment, resume: bool) -> None:
-    """Refuse to go on with a run that was stopped unless that was asked for."""
+    """Refuse to resume a stopped run unless that was asked for."""
     from fedacg.runs.folder import is_finished  # imports torch, which a plan does without
 
     if not resume and (folder / _DESCRIPTION).exists() and not is_finished(folder, experiment):
-        raise InputError(f"{folder}: holds a run that was stopped; go on with --resume, or remove the folder")
+        raise InputError(f"{folder}: holds a run that was stopped; resume it with --resume, or remove the folder")

@@ -16,7 +16,7 @@ from fedacg.errors import InputError
 
 @dataclass(frozen=True)
 class Axis:
-    """A key and its values, as they were typed."""
+    """A key and its values, as typed."""
 
     key: str
     values: tuple[str, ...]
@@ -37,7 +37,7 @@ def parse_axis(text: str) -> Axis:
     if not equals or not key.strip() or not all(parts):
         raise InputError(f"--grid {text!r}: must look like method.lam=0.8,0.85,0.9")
     if key.strip() == "seed":
-        raise InputError(f"--grid {text!r}: seeds go with --seeds")
+        raise InputError(f"--grid {text!r}: give seeds with --seeds")
     return Axis(key.strip(), parts)
 
 
@@ -72,7 +72,7 @@ def by_method(
             suffix = "-".join(part for part in name.split(":") if "=" in part)
             label = safe_name(folder_name(experiment) + (f"-{suffix}" if suffix else ""))
             if label in experiments:
-                raise InputError(f"--methods {','.join(methods)!r}: {name} with seed {seed} stands there twice")
+                raise InputError(f"--methods {','.join(methods)!r}: {name} with seed {seed} is given twice")
             experiments[label] = experiment
     return experiments
 
@@ -80,13 +80,13 @@ def by_method(
 def expand(
     tree: Tree, axes: Sequence[Axis], seeds: Sequence[int], out: Path | None, parse: Parse = Experiment.parse
 ) -> list[Point]:
-    """The points of the grid, the last key changing fastest; without `out` the runs' folders are mere names."""
+    """The points of the grid, the last key changing fastest; without `out`, folders are names only."""
     keys = [axis.key for axis in axes]
     if not keys:
         raise InputError("--grid: needs at least one key, as in method.lam=0.8,0.85,0.9")
     for key in keys:
         if keys.count(key) > 1:
-            raise InputError(f"--grid {key}: stands there twice")
+            raise InputError(f"--grid {key}: is given twice")
     points = []
     for values in product(*(axis.values for axis in axes)):
         settings = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]

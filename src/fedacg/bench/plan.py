@@ -1,6 +1,6 @@
 """From a table of the paper to runs: which recipes, which methods, which seeds, and the folder of each run.
 
-Which number is of which recipe and method is `published`'s business; where runs lie is that of `folders`.
+`published` knows the recipe and method of each number, `folders` where runs are kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from fedacg.errors import InputError, unknown
 
 SCALES = ("small", "paper")
 _ONCE = {"desk": "small"}
-"""What a scale was called before, and may still be called."""
+"""Former names of scales, which are still accepted."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Line:
     """One row of a table: a method, with a run for every seed."""
 
     label: str
-    """What the paper calls it, or else what was typed."""
+    """The paper's name for it, or else what was typed."""
     method: MethodSettings
     runs: Mapping[Path, Experiment]
 
@@ -40,7 +40,7 @@ class Block:
     """The recipe at paper scale, whose published numbers are shown."""
     lines: tuple[Line, ...]
     added: bool
-    """Whether FedAvg was added, to set the targets by."""
+    """Whether FedAvg was added to derive the targets from."""
     changed: tuple[str, ...]
     """Settings that are not the recipe's."""
     folder: Path
@@ -106,7 +106,7 @@ def _labels(table: str, typed: Sequence[str]) -> dict[str, MethodSettings]:
     for text in typed:
         method = published.method_of(text)
         if method in labels.values():
-            raise InputError(f"--methods: {text!r} stands there twice")
+            raise InputError(f"--methods: {text!r} is given twice")
         labels[next((name for name, row in rows.items() if row == method), text)] = method
     return labels
 
@@ -122,4 +122,4 @@ def _line(label: str, method: MethodSettings, tree: Tree, seeds: Sequence[int], 
 def _once(option: str, values: Sequence[object]) -> None:
     for value in values:
         if values.count(value) > 1:
-            raise InputError(f"{option}: {value} stands there twice")
+            raise InputError(f"{option}: {value} is given twice")

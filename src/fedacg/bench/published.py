@@ -1,7 +1,7 @@
-"""The numbers published in the FedACG paper (Kim, Kim, Han, CVPR 2024), and which recipe and method each is of.
+"""The numbers published in the FedACG paper (Kim, Kim, Han, CVPR 2024), and the recipe and method of each.
 
-`results.csv` holds them, a row a number: accuracy at a round in %, or rounds to a target in %; a trailing + means
-not reached, -- not reported. What is measured here, and how it is put beside them, lives in `comparison`.
+`results.csv` holds them, one number per row: accuracy at a round in %, or rounds to a target in %; a trailing +
+means not reached, -- not reported. `comparison` puts our measurements beside them.
 """
 
 import csv
@@ -17,7 +17,7 @@ from fedacg.config.sections import MethodSettings
 from fedacg.errors import unknown
 
 _SETTINGS = {
-    # clients, part of them a round, split: what follows the data set in the recipe's name
+    # clients, fraction per round, split: what follows the data set in the recipe's name
     ("100", "0.05", "dirichlet-0.3"): "-moderate",
     ("100", "0.05", "dirichlet-0.6"): "-moderate-dirichlet06",
     ("100", "0.05", "iid"): "-moderate-iid",
@@ -33,7 +33,7 @@ _SETTINGS = {
 _METHODS = {
     "FedPAQ": "fedavg+paq",
     "FedACG + FedPAQ": "fedacg+paq",
-    # Of the components, four have the very numbers of FedAvg, FedProx, FedAvgM and FedACG in the main table:
+    # Four of the component rows repeat the numbers of FedAvg, FedProx, FedAvgM and FedACG in the main table:
     # so these rows are those methods, with the options they have there.
     "none": "fedavg",
     "reg": "fedprox",
@@ -51,7 +51,7 @@ class Published:
 
     table: str
     method: str
-    """As the paper calls it."""
+    """The paper's name for it."""
     data: str
     setting: str
     """What follows the data set in the name of the recipe."""
@@ -111,7 +111,7 @@ def others_of(table: str) -> list[str]:
 
 
 def methods_of(table: str) -> list[str]:
-    """The rows of a table, as the paper calls them."""
+    """The rows of a table, by the paper's names."""
     return list(dict.fromkeys(number.method for number in of_table(table)))
 
 
@@ -149,7 +149,7 @@ def _is(name: str, method: MethodSettings) -> bool:
 
 
 REFERENCE = "fedavg"
-"""The method that targets at small scale are set by."""
+"""The method that targets at small scale derive from."""
 
 
 def paper_targets(recipe: str) -> tuple[float, ...]:
@@ -158,7 +158,7 @@ def paper_targets(recipe: str) -> tuple[float, ...]:
 
 
 def shares(recipe: str) -> tuple[int, ...]:
-    """What these are of FedAvg's last accuracy in the paper, in whole percent."""
+    """These targets in whole percent of FedAvg's final accuracy in the paper."""
     rounds = Experiment.parse(find(recipe)).rounds
     reference = value_of("", recipe, method_of(REFERENCE), "accuracy", rounds)
     assert reference is not None, "the paper has FedAvg in every setting"
@@ -166,7 +166,7 @@ def shares(recipe: str) -> tuple[int, ...]:
 
 
 def small_targets(recipe: str, reference: float) -> tuple[float, ...]:
-    """Targets for a setting in which FedAvg ended at this moving average, a fraction of one."""
+    """Targets for a setting in which FedAvg ended at this moving average, as fractions of one."""
     # Nine digits first, as 100 × 0.57 is a little less than 57 in floating point.
     tenths = [math.floor(round(10 * share * reference, 9)) for share in shares(recipe)]
     return tuple(min(max(tenth, 1), 1000) / 1000 for tenth in tenths)

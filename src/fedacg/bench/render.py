@@ -19,9 +19,9 @@ from fedacg.report.page import Chapter
 from fedacg.report.table import Effort, Spread
 
 WORDS = (
-    'Under "at" stands the moving average of the test accuracy after so many rounds, in percent; under "to" the '
-    "rounds, or the bytes, until that average reached a target. The best of a column is bold, and so is, over "
-    "several seeds, all that cannot be told from it; with one seed the next is underlined."
+    'Columns "at" have the moving average of the test accuracy after that many rounds, in percent; columns "to" '
+    "the rounds, or the bytes, until that average reached a target. The best of a column is bold, and so is, over "
+    "several seeds, all that do not differ from it significantly; with one seed the next is underlined."
 )
 
 _NUMBERS = ("paper_at", "paper", "paper_not_reached", "at", "value", "std", "not_reached")
@@ -31,7 +31,7 @@ _SWEPT = {"ablation-lambda": "lam", "ablation-beta": "beta"}
 
 @dataclass(frozen=True)
 class Printed:
-    """The table for a terminal: in one piece where there is room, else in as few as will do."""
+    """The table for a terminal: in one piece where it fits, else in as few pieces as possible."""
 
     comparison: Comparison
 
@@ -50,7 +50,7 @@ class Printed:
 
 
 def _width(columns: Sequence[Column]) -> int:
-    """How wide a table wants to be."""
+    """The natural width of a table."""
     console = Console(width=1000, file=io.StringIO(), force_terminal=False)
     lines = console.render_lines(TerminalTable(columns), pad=False)
     return max(sum(segment.cell_length for segment in line) for line in lines)
@@ -94,7 +94,7 @@ def _effect(comparison: Comparison) -> Effect | None:
 
 
 def title(comparison: Comparison) -> str:
-    """What the table is of."""
+    """The title of the table."""
     block = comparison.block
     seeds = ", ".join(map(str, comparison.here[0].seeds))
     return f"{block.table} at {block.scale} scale, {block.recipe}, seed{'s' * (',' in seeds)} {seeds}"
@@ -118,7 +118,7 @@ def _latex(comparison: Comparison, columns: Sequence[Column]) -> str:
 def _csv(comparison: Comparison) -> str:
     """A row for each number, as the published ones, in full precision.
 
-    Where `not_reached` seeds missed a target, the value is the least that one of them spent in vain.
+    Where `not_reached` seeds missed a target, the value is the least that one of them spent without reaching it.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -32,7 +32,7 @@ class Dot:
     value: str
     line: str
     accuracy: Spread | None
-    """None where a run did not get to the last round."""
+    """None if a run did not reach the last round."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Effect:
             name="effect",
             title=f"Effect of {self.key}",
             caption=f"{_figure(self.part)} in the last round for each value of {self.key}.",
-            alt="; ".join(said) or "No run has ended.",
+            alt="; ".join(said) or "No run has finished.",
             png=render(self._figure, "png"),
         )
 
@@ -126,8 +126,8 @@ class HeatMap:
             name="heatmap",
             title=f"{across} and {down}",
             caption=f"{_figure(self.part)} in the last round for each pair; the best is framed, "
-            "a dash did not get there.",
-            alt="; ".join(said) or "No run has ended.",
+            "a dash means no result.",
+            alt="; ".join(said) or "No run has finished.",
             png=render(self._figure, "png"),
         )
 

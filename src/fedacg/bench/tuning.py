@@ -5,7 +5,7 @@ rates, and of what the user adds. A set is a list of values, or a range `0.003..
 parts as there are trials, alike in the logarithm, and each part gives one value: the same ones to every method, in
 an order of its own. So a method without options has as many trials as one with many. Of lists, points are drawn
 without replacement, from a stream of the method's own. Trials are ranked by the validation accuracy alone; the
-test accuracy chooses nothing, and is told of the chosen one.
+test accuracy plays no part, and is reported for the chosen trial.
 
     random     every trial is played to the end
     halving    all are played for a ninth of the rounds, the best third for a third, the best ninth to the end
@@ -107,7 +107,7 @@ class Study:
             raise InputError(f"--trials {trials}: must be at least 1")
         for method in methods:
             if methods.count(method) > 1:
-                raise InputError(f"--methods: {method!r} stands there twice")
+                raise InputError(f"--methods: {method!r} is given twice")
         self.out, self.strategy, self.budget, self.seeds = out, strategy, trials, tuple(seeds)
         self._plain = tree
         held_out = tree.get("data", {}).get("validation") or HELD_OUT
@@ -234,7 +234,7 @@ def tune(
             `{"method.lam": ["0.5..0.95"]}`.
         seeds: Play what was chosen with each of these, on all training data, and compare the methods by that.
         out: The folder for runs, tables and the tuned experiments.
-        resume: Go on with trials that were stopped; finished ones are kept anyway.
+        resume: Resume trials that were stopped; finished ones are kept anyway.
 
     Returns:
         For each method its trials, the best of them, and the recipe with its settings.

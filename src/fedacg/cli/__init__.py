@@ -1,7 +1,7 @@
 """The command line: what surrounds every command. The commands are put together in program.py.
 
-Bad input ends with one message and exit code 2, a run that cannot go on with 1; a bug shows its traceback.
-Nothing is imported here that takes time: signals and output are looked after before the rest is loaded.
+Bad input ends with one message and exit code 2, a run that cannot continue with 1; a bug shows its traceback.
+Nothing slow is imported here: signals and output are handled before the rest is loaded.
 """
 
 import sys
@@ -28,7 +28,7 @@ def main() -> None:
 
 def _fail(error: Exception, code: int) -> NoReturn:
     for text in (str(error), *getattr(error, "__notes__", [])):
-        # What a message quotes may come from a file, and a terminal would obey it.
+        # A message may quote a file, and a terminal would obey its control characters.
         lines = "\n".join(map(printable, text.split("\n")))
         print(f"error: {lines}", file=sys.stderr)
     sys.exit(code)

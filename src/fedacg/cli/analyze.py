@@ -1,6 +1,6 @@
 """`fedacg analyze`: pictures that show why methods differ, from run folders.
 
-Only what is typed and what is seen at the terminal; the work is done in `fedacg.analysis`.
+Only arguments and terminal output; `fedacg.analysis` does the work.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def analyze(
         list[Path], typer.Argument(help="Run folders, or folders with run folders below.", show_default=False)
     ],
     what: Annotated[
-        str, typer.Option(help="Pictures, with commas between them.")
+        str, typer.Option(help="Pictures, comma-separated.")
     ] = "surface,divergence,cka,stability,drift",
     round: Annotated[
         int | None,
@@ -41,13 +41,13 @@ def analyze(
         int, typer.Option(help="Training examples for the surface, test examples for CKA.")
     ] = 1000,
     margin: Annotated[
-        float, typer.Option(help="Room left around the models of the surface, as a fraction of theirs.")
+        float, typer.Option(help="Margin around the models of the surface, as a fraction of their extent.")
     ] = 0.4,
     error: Annotated[bool, typer.Option("--error", help="Draw the surface of the test error as well.")] = False,
     clients: Annotated[
         str | None,
         typer.Option(
-            help="The three clients whose models span the surface, with commas.",
+            help="The three clients whose models span the surface, comma-separated.",
             show_default="the first of the cohort",
         ),
     ] = None,
@@ -56,15 +56,13 @@ def analyze(
     ] = False,
     window: Annotated[float, typer.Option(help="Rounds that the moving average of the accuracy spans.")] = 10,
     workers: Annotated[int, typer.Option(help="Worker processes; 0 starts one for every core.")] = 0,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Import code that the runs name, such as a data set's function.")
-    ] = False,
+    trust: Annotated[bool, typer.Option("--trust", help="Allow importing user code that the runs name.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the page's path.")] = False,
 ) -> None:
     """Show why methods differ: loss surface, weight divergence, CKA, stability, drift.
 
     Pictures as PNG and PDF, their numbers as CSV, and one page. The surface and
-    CKA look at a recorded round: run with --set 'analysis.rounds=[50]'.
+    CKA need a recorded round: run with --set 'analysis.rounds=[50]'.
     """
     from rich.console import Console
 
@@ -107,11 +105,11 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"--clients {text!r}: must be three whole numbers with commas between them") from None
+        raise InputError(f"--clients {text!r}: must be three comma-separated whole numbers") from None
 
 
 class Silent:
-    """Says nothing."""
+    """Shows nothing."""
 
     def estimate(self, work: str, seconds: float) -> None: ...
 
@@ -142,7 +140,7 @@ class Lines:
 
 
 class Bars(Lines):
-    """A bar for each piece of work; it stays when that is done."""
+    """A bar for each piece of work, left in place when it is done."""
 
     def __init__(self, console: "Console") -> None:
         self._console = console
@@ -164,7 +162,7 @@ class Bars(Lines):
 
 
 def _watcher(console: "Console", quiet: bool) -> "Watcher":
-    """The display that suits where the output goes."""
+    """The display that suits the output: a terminal or a file."""
     if quiet:
         return Silent()
     return Bars(console) if console.is_terminal else Lines()

@@ -1,4 +1,4 @@
-"""`fedacg bench`: a table of the paper, from nothing to the numbers beside the published ones."""
+"""`fedacg bench`: run a table of the paper and show it beside the published numbers."""
 
 import shlex
 from pathlib import Path
@@ -45,17 +45,17 @@ def bench(
         typer.Option(
             "--methods",
             "-m",
-            help="Names with commas between them; the table's by default.",
+            help="Comma-separated names; the table's by default.",
             autocompletion=completion.methods,
         ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", help="Numbers with commas between them; the recipes' by default.")
+        str | None, typer.Option("--seeds", help="Comma-separated numbers; the recipes' by default.")
     ] = None,
     settings: Set = None,
     out: Annotated[
         Path | None,
-        out_option("The folder for runs and tables; runs/bench by default, with what --set has changed."),
+        out_option("The folder for runs and tables; runs/bench plus what --set changes by default."),
     ] = None,
     resume: ResumeMany = False,
     dry_run: DryRun = False,
@@ -108,7 +108,7 @@ def bench(
 
 
 def _with_data(session: "Session", blocks: "list[Block]") -> "list[Block]":
-    """The settings whose data are at hand; what is left out is told, and none at all is an error."""
+    """The settings whose data are available; others are skipped with a message; none at all is an error."""
     found, missing = [], []
     for block in blocks:
         try:
@@ -117,14 +117,16 @@ def _with_data(session: "Session", blocks: "list[Block]") -> "list[Block]":
         except DataMissing as error:
             missing.append(error)
             name = next(iter(block.runs.values())).data.name
-            typer.echo(f"left out: {block.setting}, without its data; fedacg data get {name}", err=True)
+            typer.echo(
+                f"skipped {block.setting}: its data are missing; to get them: fedacg data get {name}", err=True
+            )
     if not found:
         raise missing[0]
     return found
 
 
 def _command(block: "Block", methods: str | None, seeds: str | None, settings: list[str]) -> str:
-    """What makes this block's table again."""
+    """The command that makes this block's table again."""
     words = ["fedacg", "bench", block.table, "--scale", block.scale, "--on", block.setting]
     for option, value in (("--methods", methods), ("--seeds", seeds)):
         words += [option, value] if value else []

@@ -1,4 +1,4 @@
-"""What a shell offers after a tab: recipes, methods, keys. Nothing here loads torch, so that it comes at once."""
+"""Shell completion of recipes, methods and keys. Nothing here loads torch, so it responds at once."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -34,13 +34,13 @@ def method(incomplete: str) -> list[str]:
 
 
 def methods(incomplete: str) -> list[str]:
-    """Several methods with commas between them."""
+    """Comma-separated methods."""
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{each}" for each in method(last) if each not in before.split(",")]
 
 
 def keys(incomplete: str) -> list[str]:
-    """The keys of a description, with what they may be set to where that is a name."""
+    """The keys of a description, with the allowed names as values."""
     from fedacg.config.experiment import Experiment
 
     found = [f"{key}=" for key in _keys(Experiment)]

@@ -1,7 +1,7 @@
-"""`fedacg data`: which data sets there are and where they lie; fetching, checking, splitting, showing, cleaning.
+"""`fedacg data`: list, fetch, check, split, show and clean up data sets.
 
-Reading and splitting them lives in fedacg.data, figures and pictures in fedacg.report; here is only what is typed
-and printed.
+fedacg.data reads and splits them, fedacg.report makes figures and pictures; this module has only arguments and
+terminal output.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="The data sets: which there are; fetching, checking, splitting, showing, cleaning up.",
+    help="List, fetch, check, split, show and clean up data sets.",
 )
 
 ROWS = 20
@@ -40,16 +40,16 @@ Whichever = Annotated[
         help="A name that `fedacg data list` shows, or module:function for one of your own.", show_default=False
     ),
 ]
-Place = Annotated[str, typer.Option("--path", help="Where the data set folder lies.", show_default=False)]
+Place = Annotated[str, typer.Option("--path", help="The path of the data set `folder`.", show_default=False)]
 Partial = Annotated[bool, typer.Option("--partial", help="Use a copy that is not the complete published one.")]
 Alpha = Annotated[float, typer.Option(help="Concentration of the Dirichlet splits and of quantity.")]
-Shards = Annotated[int, typer.Option(help="Classes a client has at most, with shards.")]
-Seed = Annotated[int, typer.Option(help="Gives the split that a run with this seed draws.")]
+Shards = Annotated[int, typer.Option(help="Most classes per client, with shards.")]
+Seed = Annotated[int, typer.Option(help="Use the split that a run with this seed draws.")]
 
 
 @app.command("list")
 def list_() -> None:
-    """List the data sets, what they hold and where they lie."""
+    """List the data sets, their sizes and locations."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -73,10 +73,10 @@ def list_() -> None:
         table.add_row(name, str(train), str(test), *_known(name), _clients(name, found), where)
     console.print(table)
     console.print(
-        "\ntrain, test: counted in the files; – where they are missing or not read yet."
-        "\nclients: how many come with the data (split natural), or whether they do."
-        f"\nFiles are looked for in {printable(data_root())} (FEDACG_DATA)."
-        "\nTo fetch what is missing: fedacg data get NAME",
+        "\ntrain, test: examples counted in the files; – if missing or not read yet."
+        "\nclients: the number that comes with the data (split natural), or whether any do."
+        f"\nData folder: {printable(data_root())} (FEDACG_DATA)."
+        "\nTo download a missing data set: fedacg data get NAME",
         soft_wrap=True,
         highlight=False,
         markup=False,
@@ -92,7 +92,7 @@ def check(
         bool, typer.Option("--partial", help="Accept a copy that is not the complete published one.")
     ] = False,
 ) -> None:
-    """Read a data set from end to end and compare it with what was published."""
+    """Read a whole data set and compare it with the published one."""
     from fedacg.data import catalogue, origins
 
     if name not in catalogue.FACTS:
@@ -109,7 +109,7 @@ def check(
     for label, value in rows:
         typer.echo(f"{label:10}{printable(value)}")
     if not found.differences:
-        typer.echo("complete: all counts and checksums that are published agree")
+        typer.echo("complete: all published counts and checksums match")
     elif not partial:
         raise InputError(
             f"data set {name!r}: {found.copy} is not the complete published copy; runs take it only with "
@@ -119,9 +119,9 @@ def check(
 
 @app.command()
 def clean(
-    yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only listed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it, only list them.")] = False,
 ) -> None:
-    """List prepared data that nothing needs any more, or remove them."""
+    """List prepared data that are no longer needed, or remove them."""
     from fedacg.data import catalogue, cleaning
     from fedacg.runs.history import human_bytes
 
@@ -142,7 +142,7 @@ def clean(
 
 @app.command()
 def get(name: Name) -> None:
-    """Download a data set from its makers' site and check it, unless it is there."""
+    """Download a data set from its authors' site and check it, unless it is there already."""
     from rich.console import Console
 
     from fedacg.data import download
@@ -160,22 +160,24 @@ def get(name: Name) -> None:
     if not files:
         console.print(f"{name} is built in: there is nothing to download.")
     for path in files:
-        console.print(f"{path}: whole, checksum right", soft_wrap=True, highlight=False)
+        console.print(f"{path}: complete, checksum matches", soft_wrap=True, highlight=False)
 
 
 @app.command()
 def split(
     name: Whichever,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, such as split.npz.")],
-    clients: Annotated[int, typer.Option(help="How many clients the examples are dealt to.")] = 100,
-    split: Annotated[str, typer.Option(help=f"How they are dealt: {', '.join(SPLITS[:-1])}.")] = "dirichlet",
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = 100,
+    split: Annotated[
+        str, typer.Option(help=f"How to split the examples: {', '.join(SPLITS[:-1])}.")
+    ] = "dirichlet",
     alpha: Alpha = 0.3,
     shards: Shards = 2,
     seed: Seed = 0,
     path: Place = "",
     partial: Partial = False,
 ) -> None:
-    """Save a split, to be used with --set data.split_file=FILE."""
+    """Save a split, for use with --set data.split_file=FILE."""
     settings = _settings(
         seed, name=name, clients=clients, split=split, alpha=alpha, shards=shards, path=path, partial=partial
     )
@@ -192,12 +194,12 @@ def show(
     split: Annotated[
         str | None,
         typer.Option(
-            help=f"How examples are dealt: {', '.join(SPLITS)}.",
+            help=f"How to split the examples: {', '.join(SPLITS)}.",
             show_default="natural for data listed with clients, else dirichlet",
         ),
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(help="How many clients.", show_default="100; with natural all that there are")
+        int | None, typer.Option(help="Number of clients.", show_default="100; with natural, all")
     ] = None,
     alpha: Alpha = 0.3,
     shards: Shards = 2,
@@ -205,19 +207,19 @@ def show(
     path: Place = "",
     partial: Partial = False,
     split_file: Annotated[
-        str, typer.Option(help="A saved split to show in place of drawing one.", show_default=False)
+        str, typer.Option(help="A saved split to show instead of drawing one.", show_default=False)
     ] = "",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The picture to write.", show_default="NAME-SPLIT.png")
     ] = None,
 ) -> None:
-    """Show how labels lie with the clients: a table here, a picture as PNG.
+    """Show how labels are distributed over clients: a table here, a picture as PNG.
 
     Entropy is that of a client's labels, in bits. Distance from i.i.d. is the
     total variation distance between a client's label distribution and that of
-    all clients together: 0 where it is like the whole, near 1 where it has a
-    few of many classes. By chance: what clients of these sizes have when they
-    are filled at random. All of them are means over clients.
+    all clients together: 0 if they are equal, near 1 if the client has a few
+    of many classes. By chance: the same for clients of these sizes filled at
+    random. All figures are means over clients.
     """
     from rich.console import Console
     from rich.text import Text
@@ -256,7 +258,7 @@ def show(
         console.print(f"… and {read - ROWS} more")
     console.print(labels.LEGEND, style="dim", end="\n\n")
     if read < held.population:
-        console.print(f"All of this is of {read} clients chosen at random.", end="\n\n")
+        console.print(f"These figures are for {read} clients chosen at random.", end="\n\n")
     console.print(_figures(dealt.figures))
     console.print(Text(f"picture                {out}"))
 
@@ -265,14 +267,14 @@ def _figures(figures: "Figures") -> str:
     sizes = (figures.smallest, figures.median, figures.mean, figures.largest)
     least, median, mean, most = (f"{size:.1f}".removesuffix(".0") for size in sizes)
     return (
-        f"examples a client      min {least}, median {median}, mean {mean}, max {most}\n"
+        f"examples per client    min {least}, median {median}, mean {mean}, max {most}\n"
         f"entropy of labels      {figures.entropy:.2f} bits; all together {figures.entropy_of_all:.2f} bits\n"
         f"distance from i.i.d.   {figures.distance:.2f}; by chance {figures.distance_by_chance:.2f}"
     )
 
 
 def _settings(seed: int, **data: Any) -> "DataSettings":
-    """The [data] table with these keys, refused in the words of an experiment if it does not fit."""
+    """The [data] table with these keys; invalid ones are refused as in an experiment."""
     from fedacg.config.experiment import Experiment
 
     return Experiment.parse({"seed": seed, "data": data}).data
@@ -287,7 +289,7 @@ def _write(path: Path, picture: bytes) -> None:
 
 
 def _natural(name: str) -> bool:
-    """Whether a data set is known to come with its clients; of a user's function that is not known."""
+    """Whether a data set is known to come with clients; for user code that is not known."""
     from fedacg.data import catalogue
 
     known = name in catalogue.FACTS and catalogue.FACTS[name].natural

@@ -25,19 +25,21 @@ def _needs_flower() -> None:
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(help="A new folder, which becomes the app.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="A new folder for the app.", show_default=False)],
     recipe: Annotated[str, typer.Argument(help="A recipe's name or a TOML file.")] = "quickstart",
     method: Annotated[
         str | None,
-        typer.Option("--method", "-m", help="In place of the recipe's; fedacg:lam=0.9 sets options."),
+        typer.Option("--method", "-m", help="Replaces the recipe's; fedacg:lam=0.9 sets options."),
     ] = None,
     settings: Set = None,
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, help="Nodes the federation begins with.")] = 3,
+    nodes: Annotated[
+        int, typer.Option("--nodes", "-n", min=1, help="Nodes that must connect before the first round.")
+    ] = 3,
     own_data: Annotated[
-        bool, typer.Option("--own-data", help="Nodes train on folders of their own, not on a split.")
+        bool, typer.Option("--own-data", help="Nodes train on their own folders, not on a split.")
     ] = False,
 ) -> None:
-    """Write a Flower app that plays an experiment with real nodes."""
+    """Write a Flower app that runs an experiment with real nodes."""
     from fedacg.flower import app_template
 
     tree = find(recipe)

@@ -1,4 +1,4 @@
-"""`fedacg methods`: what can be run and what can be added to it; and one method in full."""
+"""`fedacg methods`: list the methods and parts, or show one in full."""
 
 import inspect
 import shutil
@@ -29,7 +29,7 @@ def methods(
 
 
 def _groups() -> dict[str, dict[str, str]]:
-    """Names and equations, by what they change."""
+    """Names and equations, grouped by what they change."""
     found = {group: {entry.name: entry.equation for entry in entries} for group, entries in GROUPS.items()}
     found |= {_PARTS: {f"+{part.name}": part.equation for part in MODIFIERS.values()}}
     return found | {_BASELINES: {each.name: each.equation for each in BASELINES.values()}}
@@ -40,7 +40,7 @@ _BASELINES = "Baselines to compare with"
 
 
 def _names(width: int) -> str:
-    """What there is on one screen."""
+    """All methods and parts on one screen."""
     lines = []
     for group, members in _groups().items():
         lines += [group, fill(" ".join(members), width, initial_indent="  ", subsequent_indent="  ")]
@@ -59,12 +59,12 @@ def _equations(width: int) -> str:
 
 
 def _short(equation: str, width: int) -> str:
-    """An equation that fits; what does not is left away from the end on."""
+    """An equation cut to the width."""
     return equation if len(equation) <= width else equation[: width - 2].rstrip(" ;") + " …"
 
 
 def _whole(name: str) -> str:
-    """All there is to know of a method or part; what it sends and keeps is found by a rehearsal."""
+    """Everything about a method or part; a rehearsal finds what it sends and keeps."""
     if name.startswith("+"):
         return "\n".join(_owner(part) for part in parse(f"fedavg{name}").modifiers)
     composition = parse(name)

@@ -1,4 +1,4 @@
-"""What `fedacg bench` and `fedacg sweep` share: listing runs with their cost, and playing what is missing."""
+"""What `fedacg bench` and `fedacg sweep` share: listing runs with their cost, and running what is missing."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from fedacg.runs.session import Session
 
 Runs = Mapping[Path, Experiment]
 OURS = ("bench", "sweep", "effect", "heatmap", "tune")
-"""Of the files beside a page, those that every report does not have."""
+"""Files beside a page that not every report has."""
 
 
 def announce(console: Console, session: Session, runs: Runs, root: Path, *, resume: bool, quiet: bool) -> None:
@@ -62,7 +62,7 @@ def _listing(runs: Runs, costs: Mapping[Path, Estimate], finished: Sequence[Path
 
 
 def names_of(runs: Runs) -> dict[Path, str]:
-    """What runs are called while they go on: by their folders, and if two are called alike by those above too."""
+    """Names of runs in progress displays: their folders, with the parent folder where two would be the same."""
     often = Counter(folder.name for folder in runs)
     return {
         folder: folder.name if often[folder.name] == 1 else f"{folder.parent.name}/{folder.name}"
@@ -80,9 +80,9 @@ def display(console: Console, quiet: bool, runs: Runs) -> Display:
 def play_missing(
     session: Session, runs: Runs, names: Mapping[Path, str], progress: Display, log: Sequence[str]
 ) -> bool:
-    """Play what is not finished, each run on from where it stands; whether all got to their end.
+    """Run what is not finished, each from where it stopped; return whether all finished.
 
-    A run that cannot go on is told, and left: the others can still be run, and the table made.
+    A run that cannot continue is reported and skipped: the others can still run, and the table can be made.
     """
     whole = True
     for folder, experiment in runs.items():
@@ -101,7 +101,7 @@ def play_missing(
 
 
 def show(console: Console, table: RenderableType, notes: Sequence[str], written: Sequence[Path]) -> None:
-    """What was found: the table, what must be said about it, and where the rest is."""
+    """Print the table, the notes on it, and where the rest is."""
     console.print(table)
     console.print()
     for note in notes:

@@ -1,4 +1,4 @@
-"""`fedacg privacy`: of ε, the noise and the rounds, the one that is not given. Needs no torch."""
+"""`fedacg privacy`: from two of ε, noise and rounds, compute the third. Needs no torch."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -10,7 +10,7 @@ from fedacg.errors import InputError
 
 
 class Kind(StrEnum):
-    """Where the noise comes from: the parts of a method that add it."""
+    """The parts of a method that add noise."""
 
     dp = "dp"
     dpftrl = "dpftrl"
@@ -18,26 +18,26 @@ class Kind(StrEnum):
 
 
 def privacy(
-    epsilon: Annotated[float | None, typer.Option("--epsilon", "-e", help="ε, the privacy that is spent.")] = None,
+    epsilon: Annotated[float | None, typer.Option("--epsilon", "-e", help="ε, the privacy spent.")] = None,
     noise: Annotated[
         float | None, typer.Option("--noise", "-z", help="z, the noise in multiples of the clip.")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", "-r", help="Rounds; with local-dp visits of one client.")
+        int | None, typer.Option("--rounds", "-r", help="Rounds; with local-dp, visits of one client.")
     ] = None,
-    clients: Annotated[int | None, typer.Option("--clients", "-n", help="N, the clients there are.")] = None,
+    clients: Annotated[int | None, typer.Option("--clients", "-n", help="N, the number of clients.")] = None,
     cohort: Annotated[
-        int | None, typer.Option("--cohort", "-m", help="M, how many take part in a round on average, by coins.")
+        int | None, typer.Option("--cohort", "-m", help="M, the mean number of clients per round, drawn by coins.")
     ] = None,
     delta: Annotated[float, typer.Option("--delta", "-d", help="δ; well below one in N.")] = 1e-5,
     kind: Annotated[
         Kind, typer.Option("--kind", "-k", help="The part of the method that adds the noise.")
     ] = Kind.dp,
     bands: Annotated[
-        int, typer.Option("--bands", "-b", help="With dpftrl, the rounds from a visit to the next.")
+        int, typer.Option("--bands", "-b", help="With dpftrl, rounds between two visits of a client.")
     ] = 8,
 ) -> None:
-    """Find the third of ε, noise and rounds; without a cohort nothing is gained from who takes part."""
+    """Compute the third of ε, noise and rounds; without a cohort, no amplification by sampling is counted."""
     rate = _rate(kind, clients, cohort)
     _check(epsilon, noise, rounds, delta, bands)
     tight = "PLD" if rate < 1 else "the Gaussian's own curve"
@@ -62,31 +62,29 @@ def privacy(
         if isinstance(mechanism, Gaussian):
             typer.echo(f"          {mechanism.epsilon_rdp(rounds, delta):.4f} by RDP")
     else:
-        typer.echo(f"epsilon   the first round costs {mechanism.epsilon(1, delta):.4f} already, at δ = {delta:g}")
+        typer.echo(f"epsilon   the first round alone costs {mechanism.epsilon(1, delta):.4f}, at δ = {delta:g}")
     typer.echo(f"cohorts   {_said(kind, rate, bands)}")
     if clients and delta >= 1 / clients:
-        typer.echo(f"warning   δ = {delta:g} is no less than one in {clients}: it allows giving one client away")
+        typer.echo(f"warning   δ = {delta:g} is at least 1/{clients}: it allows exposing one client entirely")
 
 
 def _said(kind: Kind, rate: float, bands: int) -> str:
     if kind is Kind.dpftrl:
         return f"a client is asked at most once in {bands} rounds (cohort.draw = 'spaced', cohort.gap = {bands})"
     if kind is Kind.local:
-        return "hide nothing: every visit of a client counts"
+        return "no amplification: every visit of a client counts"
     if rate < 1:
         return f"by coins of probability {rate:g} (cohort.draw = 'coin')"
-    return "no claim is made for who takes part"
+    return "no amplification is claimed"
 
 
 def _rate(kind: Kind, clients: int | None, cohort: int | None) -> float:
     if cohort is None:
         return 1.0
     if kind is not Kind.dp:
-        raise InputError(
-            f"--cohort {cohort}: how clients are chosen gains nothing with {kind.value}; leave it out"
-        )
+        raise InputError(f"--cohort {cohort}: sampling does not amplify privacy with {kind.value}; leave it out")
     if clients is None:
-        raise InputError(f"--cohort {cohort}: needs --clients, of whom so many take part")
+        raise InputError(f"--cohort {cohort}: needs --clients as well")
     if not 1 <= cohort <= clients:
         raise InputError(f"--cohort {cohort}: must be from 1 to the {clients} clients")
     return cohort / clients
@@ -94,7 +92,7 @@ def _rate(kind: Kind, clients: int | None, cohort: int | None) -> float:
 
 def _check(epsilon: float | None, noise: float | None, rounds: int | None, delta: float, bands: int) -> None:
     if sum(value is not None for value in (epsilon, noise, rounds)) != 2:
-        raise InputError("--epsilon, --noise, --rounds: give two of them, and the third is found")
+        raise InputError("--epsilon, --noise, --rounds: give exactly two; the third is computed")
     for name, value in (("epsilon", epsilon), ("noise", noise)):
         if value is not None and not 0 < value < float("inf"):
             raise InputError(f"--{name} {value:g}: must be above 0")

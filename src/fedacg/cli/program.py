@@ -23,7 +23,7 @@ from fedacg.version import __version__
 
 
 class Commands(TyperGroup):
-    """All commands, without what typer does to exceptions on its own account."""
+    """All commands, without typer's own handling of exceptions."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -34,7 +34,7 @@ class Commands(TyperGroup):
         except OSError as error:
             if error.errno != errno.EPIPE:
                 raise
-            # Output never fails (core/output.py), but typer would take this for a closed one and end in silence.
+            # Output never fails (core/output.py), but typer would take this for a closed pipe and end silently.
             raise RuntimeError(f"a connection was broken: {error}") from error
 
 
@@ -44,7 +44,7 @@ app = typer.Typer(
     help="Federated learning with accelerated client gradients.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # what draws the boxes takes longer to load than everything else here
+    rich_markup_mode=None,  # rich's boxes take longer to load than everything else here
 )
 app.command()(run)
 app.command()(compare)

@@ -1,6 +1,6 @@
 """`fedacg report`: tables, curves and a page from run folders.
 
-Only the words at the terminal; the work is done in `fedacg.report`.
+Only arguments and terminal output; `fedacg.report` does the work.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ Target = Annotated[
     typer.Option(
         "--target",
         "-t",
-        help="An accuracy to reach, as a fraction; may be given again. Without it, the experiments' own.",
+        help="A target accuracy, as a fraction; may be repeated. By default, the experiments' own.",
         show_default=False,
     ),
 ]
@@ -29,13 +29,13 @@ def report(
     out: Annotated[Path, out_option("The folder to write the report to.")] = Path("report"),
     target: Target = None,
     each_seed: Annotated[
-        bool, typer.Option("--each-seed", help="Draw single seeds in place of their deviation.")
+        bool, typer.Option("--each-seed", help="Draw single seeds instead of their deviation.")
     ] = False,
     clock: Annotated[
         str | None,
         typer.Option(
             "--clock",
-            help="Time to targets on phones, hospitals, datacentre or a file.csv; commas between them.",
+            help="Time to targets on phones, hospitals, datacentre or a file.csv; comma-separated.",
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the page's path.")] = False,

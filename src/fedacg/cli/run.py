@@ -1,4 +1,4 @@
-"""`fedacg run` and `fedacg compare`: play one experiment, or one with several methods and seeds."""
+"""`fedacg run` and `fedacg compare`: run one experiment, or one with several methods and seeds."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,26 +27,24 @@ Method = Annotated[
     typer.Option(
         "--method",
         "-m",
-        help="In place of the recipe's; fedacg:lam=0.9 sets options.",
+        help="Replaces the recipe's; fedacg:lam=0.9 sets options.",
         autocompletion=completion.method,
     ),
 ]
-Seeds = Annotated[
-    str | None, typer.Option("--seeds", help="Numbers with commas between them; the recipe's by default.")
-]
+Seeds = Annotated[str | None, typer.Option("--seeds", help="Comma-separated numbers; the recipe's by default.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         "-s",
-        help="A setting, such as local.lr=0.05; may be given again.",
+        help="A setting, such as local.lr=0.05; may be repeated.",
         autocompletion=completion.keys,
     ),
 ]
 
 
 def parse_out(text: str) -> Path:
-    """A folder to write to, as it is typed."""
+    """A folder to write to, as typed."""
     try:
         return parse_folder(text)
     except InputError as error:
@@ -58,16 +56,16 @@ def out_option(help: str) -> Any:
     return typer.Option("--out", "-o", help=help, parser=parse_out, metavar="PATH")
 
 
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs and what they will cost.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs and their cost.")]
 ResumeMany = Annotated[
-    bool, typer.Option("--resume", help="Go on with runs that were stopped; finished ones are kept anyway.")
+    bool, typer.Option("--resume", help="Resume runs that were stopped; finished ones are kept anyway.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is in the folder.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what was written.")]
 Log = Annotated[
     list[str] | None,
-    typer.Option("--log", help="Log to a tool as well, such as tensorboard; may be given again."),
+    typer.Option("--log", help="Log to a tool as well, such as tensorboard; may be repeated."),
 ]
 
 
@@ -94,7 +92,7 @@ def run(
     from fedacg.bench.folders import place_run
 
     folder = out or place_run(Path("runs"), name, experiment, reuse=resume or overwrite)
-    # Only now, as in every command: a wrong setting need not wait for torch.
+    # Imported only now, as in every command: an error in a setting need not wait for torch.
     from rich.console import Console
 
     from fedacg.runs.build import prepare
@@ -106,8 +104,8 @@ def run(
     console = Console()
     name, finished = describe(experiment), resume and is_played(folder, experiment)
     if finished and not quiet:
-        words = f"{folder}: this run is finished, and nothing is left to resume; "
-        longer = f"--set rounds={2 * experiment.rounds} would go on with it"
+        words = f"{folder}: this run is finished, so there is nothing to resume; "
+        longer = f"--set rounds={2 * experiment.rounds} would continue it"
         console.print(words + longer, highlight=False, markup=False, soft_wrap=True)
     progress = make_progress(console, quiet or finished, {name: experiment.rounds})
     callbacks = [progress, *make_loggers([] if finished else log or [], folder)]
@@ -135,13 +133,14 @@ def compare(
     recipe: Recipe,
     methods: Annotated[
         str,
-        typer.Option("--methods", "-m", help="Names with commas between them.", autocompletion=completion.methods),
-    ],
+        typer.Option("--methods", "-m", help="Comma-separated names.", autocompletion=completion.methods),
+    ] = "fedavg,fedacg",
     seeds: Seeds = None,
     vary: Annotated[
         str | None,
         typer.Option(
-            "--vary", help="What seeds change, of split,weights,cohorts,batches; the rest keeps the recipe's seed."
+            "--vary",
+            help="What seeds vary: any of split,weights,cohorts,batches; the rest keeps the recipe's seed.",
         ),
     ] = None,
     settings: Set = None,
@@ -177,7 +176,7 @@ def compare(
     over = [name for name, each in experiments.items() if resume and is_finished(folder / name, each)]
     if over and not quiet:
         number = "all" if len(over) == len(experiments) else str(len(over))
-        console.print(f"{number} of {len(experiments)} runs below {folder} finished before", highlight=False)
+        console.print(f"{number} of {len(experiments)} runs below {folder} were finished before", highlight=False)
     missing = {name: each for name, each in experiments.items() if name not in over}
     progress = make_progress(console, quiet, {name: each.rounds for name, each in missing.items()})
 
@@ -204,7 +203,7 @@ def compare(
 
 
 def _varied(tree: Tree, vary: str) -> Tree:
-    """The tree with the seeds of all other streams held where the recipe has them."""
+    """The tree with the seeds of all other streams fixed to the recipe's."""
     from fedacg.config.section import STREAMS
 
     for name in (names := parse_names(vary)):
@@ -215,40 +214,40 @@ def _varied(tree: Tree, vary: str) -> Tree:
 
 
 def refuse_options(settings: list[str]) -> None:
-    """Where there are several methods, `--set` cannot know whose option is meant."""
+    """Refuse `--set` of a method's option: with several methods it is ambiguous."""
     for setting in settings:
         if setting.partition("=")[0].strip().partition(".")[0] == "method":
-            raise InputError(f"--set {setting!r}: options go with their method, as in --methods fedacg:lam=0.9")
+            raise InputError(f"--set {setting!r}: give options with their method, as in --methods fedacg:lam=0.9")
 
 
 def parse_names(text: str | None) -> list[str]:
-    """Names with commas between them."""
+    """Comma-separated names."""
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Whole numbers with commas between them."""
+    """Comma-separated whole numbers."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--seeds {text!r}: must be whole numbers with commas between them") from None
+        raise InputError(f"--seeds {text!r}: must be comma-separated whole numbers") from None
 
 
 AGAIN = "the same command with --resume"
 
 
 def stopped(console: "Console", again: str, folders: Iterable[Path]) -> typer.Exit:
-    """The words and the code that an interrupted command ends with; where no run was begun, none is named."""
+    """Print how to resume, and return the exit code of an interrupted command."""
     if any((folder / "experiment.toml").exists() for folder in folders):
-        console.print("\nStopped; the last whole round is saved. To go on:", highlight=False)
+        console.print("\nStopped; the last complete round is saved. To resume:", highlight=False)
         console.print(f"  {again}", highlight=False, markup=False, soft_wrap=True)
     else:
-        console.print("\nStopped before a run was begun; there is nothing to resume.", highlight=False)
+        console.print("\nStopped before a run started; there is nothing to resume.", highlight=False)
     return typer.Exit(STOPPED)
 
 
 def _headline(result: "Result") -> list[tuple[str, str]]:
-    """The figure that stands for a run without accuracy."""
+    """The headline figure of a run without accuracy."""
     values = result.history.series(result.history.headline)
     if result.history.accuracy or not values:
         return []

@@ -1,9 +1,9 @@
 """What Ctrl-C, SIGTERM and SIGHUP do to a command; the exit code is 130.
 
 While torch is loaded there is nothing to save, and they end the program at once. In an `interruptible` block the
-first one raises KeyboardInterrupt, so that a run saves its last whole round. A second Ctrl-C then ends the program
-at once, which costs the rounds since the last checkpoint. SIGTERM and SIGHUP are often sent twice: a second one of
-those changes nothing.
+first one raises KeyboardInterrupt, so that a run saves its last complete round. A second Ctrl-C then ends the
+program at once, which costs the rounds since the last checkpoint. SIGTERM and SIGHUP are often sent twice: a
+second one of those changes nothing.
 """
 
 import os
@@ -21,7 +21,7 @@ _stopping = False
 
 
 def handle_signals() -> None:
-    """Take charge of the signals that ask a program to end, but for those it was told to ignore, as nohup does."""
+    """Handle the signals that ask a program to end, except those it was started to ignore, as by nohup."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
@@ -48,7 +48,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _end_at_once() -> NoReturn:
-    """End without a further word of the interpreter; workers end with their parent."""
+    """End without further output of the interpreter; workers end with their parent."""
     with suppress(OSError):
         show_cursor = b"\x1b[?25h" if os.isatty(2) else b""  # a progress bar hides it
         os.write(2, show_cursor + b"\nStopped.\n")

@@ -37,7 +37,7 @@ def sweep(
         typer.Option(
             "--grid",
             "-g",
-            help="A key and its values, as in method.lam=0.8,0.9; may be given again.",
+            help="A key and its values, as in method.lam=0.8,0.9; may be repeated.",
             autocompletion=completion.keys,
         ),
     ],

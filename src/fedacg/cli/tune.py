@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 def tune(
     recipe: Recipe,
-    methods: Annotated[str, typer.Option("--methods", "-m", help="Names with commas between them.")],
-    trials: Annotated[int, typer.Option("--trials", "-n", help="For each method.")] = 15,
+    methods: Annotated[str, typer.Option("--methods", "-m", help="Comma-separated names.")],
+    trials: Annotated[int, typer.Option("--trials", "-n", help="Trials per method.")] = 15,
     strategy: Annotated[
         str, typer.Option("--strategy", help="random, or halving: only the best third of each stage goes on.")
     ] = "random",

@@ -1,6 +1,6 @@
-"""`fedacg watch`: the report of runs that are going on, in a browser on this machine.
+"""`fedacg watch`: the report of runs in progress, in a browser on this machine.
 
-Only the words at the terminal; the page and the server live in `fedacg.report`.
+Only arguments and terminal output; the page and the server are in `fedacg.report`.
 """
 
 import os
@@ -14,19 +14,19 @@ from fedacg.cli.stopping import STOPPED, interruptible
 from fedacg.errors import InputError
 
 _POLITE = 5
-"""How far this steps back behind the runs when cores are short."""
+"""Niceness, so that runs come first when cores are scarce."""
 
 
 def watch(
     folders: Annotated[
         list[Path],
-        typer.Argument(help="Run folders, or folders with run folders below, now or later.", show_default=False),
+        typer.Argument(help="Run folders, or folders that hold or will hold run folders.", show_default=False),
     ],
-    port: Annotated[int, typer.Option("--port", "-p", help="The port to serve at; 0 takes one that is free.")] = 0,
+    port: Annotated[int, typer.Option("--port", "-p", help="The port to serve at; 0 takes a free one.")] = 0,
     target: Target = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the address.")] = False,
 ) -> None:
-    """Look at runs while they go on: the report's page, kept up to date, on this machine."""
+    """Watch runs in progress: the report's page, kept up to date, on this machine."""
     if not 0 <= port <= 65535:
         raise InputError(f"--port {port}: must be a number from 0 to 65535")
     from fedacg.report.live import LiveReport, Server
@@ -39,5 +39,5 @@ def watch(
                 server.serve_forever()
         except KeyboardInterrupt:
             if not quiet:
-                typer.echo("\nStopped; the runs go on.")
+                typer.echo("\nStopped watching; the runs continue.")
             raise typer.Exit(STOPPED) from None

@@ -1,7 +1,7 @@
 """What a run is: one validated, frozen description.
 
-A description says which data, model and method by name; they are made in runs/. What does not fit is refused here,
-before anything else is done, with the field, the value and what is allowed.
+A description names data, model and method; runs/ builds them. Invalid settings are refused here,
+before anything else happens, with the field, the value and what is allowed.
 """
 
 import json
@@ -48,7 +48,7 @@ class Experiment(Section):
     start: str = ""
     """The folder of a run whose model this one starts from; by default from weights drawn by the seed."""
     start_vectors: Literal["model", "server"] = "model"
-    """What is taken from there: the model alone, or all vectors of the server, of the same method."""
+    """What is taken from there: the model alone, or all server vectors of the same method."""
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     method: MethodSettings = MethodSettings()
@@ -63,7 +63,7 @@ class Experiment(Section):
     save: Incidental[SaveSettings] = SaveSettings()
     analysis: Incidental[AnalysisSettings] = AnalysisSettings()
     callbacks: Incidental[tuple[CallbackSettings, ...]] = Field((), strict=False)
-    """Who looks on, and may stop the run: names, or tables with a name and its options."""
+    """Callbacks, which may stop the run: names, or tables with a name and its options."""
 
     @field_validator("callbacks", mode="before")
     @classmethod
@@ -104,13 +104,13 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _clients_make_up_a_cohort(self) -> Self:
-        """Checked here where the number of clients is known without the data, which take long to load."""
+        """Check cohorts here if the number of clients is known without loading the data."""
         if self.data.clients and self.data.split != "natural" and not self.data.split_file:
             self.check_cohorts(self.data.clients)
         return self
 
     def check_cohorts(self, clients: int) -> None:
-        """Refuse cohorts and populations that so many clients cannot make up."""
+        """Refuse cohorts and populations that are impossible with this number of clients."""
         self.population.check(clients)
         self.cohort.check(self.population.present or clients)
 
@@ -120,7 +120,7 @@ class Experiment(Section):
         if own.buffer:
             if self.clock.drops:
                 raise InputError(
-                    "clock.deadline, clock.over_select: nobody waits in asynchronous rounds; leave them out"
+                    "clock.deadline, clock.over_select: asynchronous rounds do not wait; leave them out"
                 )
             if self.analysis.rounds or self.analysis.every:
                 raise InputError("analysis: asynchronous rounds have no cohort to record; leave it out")
@@ -133,7 +133,7 @@ class Experiment(Section):
 
     @classmethod
     def parse(cls, tree: Mapping[str, Any]) -> Self:
-        """The experiment a tree of settings describes; what is wrong with it in one InputError."""
+        """The experiment a tree of settings describes; all its errors in one InputError."""
         return parse(cls, tree)
 
     def seed_of(self, stream: str) -> int:
@@ -146,7 +146,7 @@ class Experiment(Section):
         return write_toml(self.model_dump())
 
     def difference(self, other: "Experiment") -> list[str]:
-        """What makes them two experiments, a line a key; nothing if running either gives the same bits."""
+        """The differences that make them two experiments, one line per key; empty if both give the same bits."""
         ours, theirs = (decisive(flatten(e.model_dump())) for e in (self, other))
         keys = sorted(ours.keys() | theirs.keys())
         return [
@@ -167,20 +167,20 @@ def _incidental(section: type[Section], prefix: str = "", whole: bool = False) -
 
 
 INCIDENTAL = frozenset(_incidental(Experiment))
-"""The dotted keys that make no other experiment."""
+"""The dotted keys that do not change the result."""
 
 
 def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of settings by dotted key, those that the bits of the result follow from, and those nothing is known of."""
+    """Of settings by dotted key, those that determine the result, and unknown ones."""
     return {key: value for key, value in settings.items() if key not in INCIDENTAL}
 
 
 def parse(
     section: type[Settings], tree: Mapping[str, Any], spell: Callable[[str], str] = lambda key: key
 ) -> Settings:
-    """The settings that a tree holds; what is wrong with them in one InputError.
+    """The settings that a tree holds; all their errors in one InputError.
 
-    `spell` says by which name whoever gave the tree knows a key.
+    `spell` gives the name by which the caller knows a key.
     """
     try:
         return section.model_validate(tree)
@@ -197,7 +197,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def show(value: object) -> str:
-    """A setting as people write it: strings bare, the rest as in TOML; a missing one is a dash."""
+    """A setting for display: strings bare, the rest as in TOML; a missing one is a dash."""
     if value is None:
         return "–"
     return value if isinstance(value, str) else _written(value)
@@ -209,7 +209,7 @@ def _written(value: object) -> str:
 
 
 def _explain(root: type[Section], problem: Any, spell: Callable[[str], str]) -> str:
-    """One of pydantic's problems in the words of this project."""
+    """A pydantic error in this project's wording."""
     where = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         section = root

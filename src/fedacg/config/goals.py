@@ -1,4 +1,4 @@
-"""Goals: a figure of a run, and the value it is to reach from below or from above."""
+"""Goals: a figure of a run, and the value it should reach from below or from above."""
 
 import math
 import re
@@ -27,7 +27,7 @@ class Goal:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """What a text such as `test/f1>=0.8` says."""
+        """Parse a text such as `test/f1>=0.8`."""
         found = _FORM.fullmatch(text)
         try:
             value = float(found[3]) if found else math.nan
@@ -39,18 +39,18 @@ class Goal:
 
     @property
     def of_accuracy(self) -> bool:
-        """Whether it is one that `evaluate.targets` can hold."""
+        """Whether `evaluate.targets` can hold it."""
         return self.figure == _ACCURACY and self.rising
 
     @property
     def key(self) -> str:
-        """What it is called in summaries and tables for programs: `0.9` for an accuracy."""
+        """Its name in summaries and machine-readable tables: `0.9` for an accuracy."""
         sign = ">=" if self.rising else "<="
         return f"{self.value:g}" if self.of_accuracy else f"{self.figure}{sign}{self.value:g}"
 
     @property
     def title(self) -> str:
-        """What people read: `90 %`, `test_loss ≤ 0.3`."""
+        """Its name for readers: `90 %`, `test_loss ≤ 0.3`."""
         if self.of_accuracy:
             return f"{100 * self.value:.6g} %"
         return f"{self.figure} {'≥' if self.rising else '≤'} {self.value:g}"
@@ -60,11 +60,11 @@ class Goal:
 
 
 ALIASES = {"test/accuracy": _ACCURACY, "test/loss": "test_loss", "train/loss": "train_loss", "train/lr": "lr"}
-"""Figures that have a field of their own, by the names that loggers give them."""
+"""Figures with a field of their own, by their names in loggers."""
 
 _LESS_IS_BETTER = re.compile(r"(.*[/_-])?(loss|error|rmse|mse|mae|perplexity|epsilon)")
 
 
 def rises(figure: str) -> bool:
-    """Whether more of a figure is better, as far as its name says: of a loss or an error less is."""
+    """Whether a higher figure is better, judged by its name: not for a loss or an error."""
     return _LESS_IS_BETTER.fullmatch(figure) is None

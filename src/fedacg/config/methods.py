@@ -1,7 +1,7 @@
-"""Methods by name, without torch: names taken apart, options completed and checked.
+"""Methods by name, without torch: names parsed, options completed and checked.
 
-Names are composed: `fedprox+acg` is FedProx with FedACG's server rule. What there is stands in catalogue/; how a
-method is built from its name stands in methods/: an entry leads to its function as `package.module:function`.
+Names are composed: `fedprox+acg` is FedProx with FedACG's server rule. catalogue/ lists what there is;
+methods/ builds a method from its name: an entry names its function as `package.module:function`.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Composition:
-    """A method's name taken apart: the base and what is added to it."""
+    """A parsed method name: the base and the parts added to it."""
 
     name: str
     base: Entry
@@ -47,7 +47,7 @@ class Composition:
         return (self.base, *self.modifiers)
 
     def option_names(self) -> dict[str, tuple[Entry | Modifier, str]]:
-        """Every option a user may set, and whose it is.
+        """Every option a user may set, and its owner.
 
         A modifier's option keeps its own name unless the base or an earlier modifier has one like it; then it
         is spelled with the modifier's name in front, as in `prox_mu`.
@@ -64,14 +64,14 @@ class Composition:
 
 
 def parse(name: str) -> Composition:
-    """Take a method's name apart, or say what is wrong with it.
+    """Parse a method's name; raise an error that says what is wrong with it.
 
-    The base and each part is a name of the catalogue, one that a package announces, or module:attribute.
+    The base and each part is a name of the catalogue or of an installed package, or module:attribute.
     """
     base, *parts = (part if is_plugin(part) else part.lower() for part in name.split("+"))
     entry = _find("methods", base, {**METHODS, **BASELINES}, Entry)
     if parts and base in BASELINES:
-        raise InputError(f"method {name!r}: {base} is a baseline, and takes no +{parts[0]}")
+        raise InputError(f"method {name!r}: {base} is a baseline and takes no +{parts[0]}")
     for part in parts:
         if parts.count(part) > 1:
             raise InputError(f"method {name!r}: +{part} is given more than once")
@@ -83,7 +83,7 @@ _Kind = TypeVar("_Kind", Entry, Modifier)
 
 
 def _find(kind: str, name: str, catalogue: Mapping[str, _Kind], wanted: type[_Kind]) -> _Kind:
-    """A method or part by its name, wherever it comes from."""
+    """A method or part by name: of the catalogue, of a package or of a user's module."""
     if name in catalogue:
         return catalogue[name]
     reference = name if is_plugin(name) else announced(kind).get(name)
@@ -100,24 +100,24 @@ def _find(kind: str, name: str, catalogue: Mapping[str, _Kind], wanted: type[_Ki
 
 
 def method_label(name: str) -> str:
-    """A method's name without the modules that it comes from, as for the name of a folder."""
+    """A method's name without module names, as for the name of a folder."""
     return "+".join(part.rpartition(":")[2] for part in name.split("+"))
 
 
 def method_title(name: str) -> str:
-    """A method's name as papers print it: FedACG, FedProx+acg; one of a user's own as it stands."""
+    """A method's name as papers print it: FedACG, FedProx+acg; a user's own is left as it is."""
     base, *parts = name.split("+")
     return "+".join((METHODS[base].title if base in METHODS else base, *parts))
 
 
 def is_known(name: str) -> bool:
-    """Whether a name is made of names of the catalogue alone."""
+    """Whether a name consists of catalogue names only."""
     base, *parts = name.lower().split("+")
     return (base in METHODS or base in BASELINES) and all(part in MODIFIERS for part in parts)
 
 
 def names_code(name: str) -> bool:
-    """Whether the base or a part of a method's name is code of a user's own."""
+    """Whether the base or a part of a method's name is user code."""
     known = announced("methods").keys() | announced("parts").keys()
     return any(is_plugin(part) or part in known for part in name.split("+"))
 

@@ -1,5 +1,5 @@
-"""The names that data sets, splits, networks and callbacks go by in a description; methods.py has those of methods
-and their parts.
+"""Names of data sets, splits, networks and callbacks in a description; those of methods and parts are in
+methods.py.
 """
 
 DATA_SETS = (
@@ -20,4 +20,4 @@ MODELS = ("logistic", "mlp", "cnn", "lenet", "resnet18", "femnist-cnn", "celeba-
 CALLBACKS = ("early-stopping", "time-limit", "best-checkpoint")
 PROFILES = ("phones", "hospitals", "datacentre")
 GIVEN = "python"
-"""Stands in a description for data or a model that were handed over as objects."""
+"""Placeholder in a description for data or a model given as Python objects."""

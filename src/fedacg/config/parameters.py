@@ -14,9 +14,9 @@ Table = Mapping[str, Any]
 
 
 class Parameters(TypedDict, total=False):
-    """What can be given by name: keys, tables, and short names for keys. None is as good as not given.
+    """The keyword arguments: keys, tables, and short names for keys. None means not given.
 
-    Of a table with a `name`, that name alone will do, as in `method="fedavg"`.
+    For a table with a `name`, the name alone is enough, as in `method="fedavg"`.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Parameters(TypedDict, total=False):
 
 
 class RunParameters(Parameters, total=False):
-    """The same with the seeds of single streams; where there are several seeds, they go with the recipe."""
+    """The same plus seeds of single streams; with several seeds, those belong in the recipe."""
 
     seeds: Table | None
 
 
 class RecipeParameters(RunParameters, total=False):
-    """The same with those that `fedacg.run` is given as objects."""
+    """The same plus the arguments that `fedacg.run` takes as objects."""
 
     data: str | Table
     model: str | Table
@@ -89,24 +89,24 @@ NAMED = frozenset(
     for name, field in Experiment.model_fields.items()
     if "name" in getattr(field.annotation, "model_fields", {})
 )
-"""The tables that can be given by the `name` in them."""
+"""The tables that can be given by their `name`."""
 
 
 def to_tree(given: Mapping[str, Any], known: Collection[str]) -> tuple[Tree, Callable[[str], str]]:
     """The tree that keyword arguments make, and a function from a key to the name it was given under.
 
-    What is not `known` is refused with the nearest that is.
+    Unknown names are refused, with the nearest known one.
     """
     tree: Tree = {}
     names: dict[str, str] = {}
 
     def put(key: str, value: Any, name: str) -> None:
         if key in names:
-            raise InputError(f"{name}: is given as {names[key]} as well; leave one of them out")
+            raise InputError(f"{name}: is also given as {names[key]}; leave one of them out")
         names[key] = name
         table, _, last = key.rpartition(".")
         into = tree.setdefault(table, {}) if table else tree
-        if isinstance(into, dict):  # what is given for a table and is none is refused as a whole
+        if isinstance(into, dict):  # a value that is not a table is refused as a whole
             into[last] = value
 
     for name, value in given.items():
@@ -117,7 +117,7 @@ def to_tree(given: Mapping[str, Any], known: Collection[str]) -> tuple[Tree, Cal
         key = KEYS.get(name, name)
         if isinstance(value, Mapping):
             if name == "options" and "name" in value:
-                raise InputError(f"options = {dict(value)!r}: name is no option; say it with method=")
+                raise InputError(f"options = {dict(value)!r}: name is not an option; use method=")
             for inner, each in value.items():
                 put(f"{key}.{inner}", each, f"{key}.{inner}")
         elif key in NAMED:
@@ -133,9 +133,9 @@ def to_tree(given: Mapping[str, Any], known: Collection[str]) -> tuple[Tree, Cal
 
 
 def recipe(name: str, /, **settings: Unpack[RecipeParameters]) -> Experiment:
-    """The experiment of a recipe, or of a TOML file, with these settings in place of its own.
+    """The experiment of a recipe or TOML file, with these settings replacing its own.
 
-    `fedacg.recipe("cifar10-large", method="fedavg", rounds=50, local={"lr": 0.05})`, to be run by `fedacg.run`.
+    `fedacg.recipe("cifar10-large", method="fedavg", rounds=50, local={"lr": 0.05})` is run by `fedacg.run`.
     """
     tree, spell = to_tree(settings, RECIPE_NAMES)
     return parse(Experiment, lay_over(find(name), tree), spell)

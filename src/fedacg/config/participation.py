@@ -13,19 +13,19 @@ from fedacg.errors import InputError, SettingError, unknown
 
 
 class CohortSettings(Section):
-    """How many clients are asked in a round, and what their updates weigh."""
+    """How many clients are asked per round, and the weights of their updates."""
 
     fraction: float = Field(0.1, gt=0, le=1)
-    """Part of the clients that is asked in a round, unless `size` is set."""
+    """Fraction of the clients that is asked per round, unless `size` is set."""
     size: int = Field(0, ge=0)
-    """A number of clients a round; 0 goes by fraction."""
+    """Number of clients per round; 0 uses the fraction."""
     draw: str = "exact"
-    """`exact` asks that many, `coin` flips one for every client, `spaced` asks that many of those who have rested,
-    module:function is a sampler of one's own."""
+    """`exact` asks that many, `coin` flips a coin per client, `spaced` asks that many of those that have rested,
+    module:function is a custom sampler."""
     gap: int = Field(1, ge=1)
-    """With the draw `spaced`, rounds from one time that a client is asked to the next, at least."""
+    """With the draw `spaced`, the least number of rounds between two visits of a client."""
     weights: Literal["examples", "uniform"] = "examples"
-    """ω_i in proportion to the client's number of examples, or all the same."""
+    """ω_i proportional to the client's number of examples, or all equal."""
 
     @field_validator("draw")
     @classmethod
@@ -39,30 +39,30 @@ class CohortSettings(Section):
         return self
 
     def check(self, clients: int) -> None:
-        """Refuse a cohort that `clients` clients cannot make up."""
+        """Refuse a cohort that is impossible with `clients` clients."""
         if self.size > clients:
             raise SettingError("cohort.size", str(self.size), f"there are only {clients} clients")
         if self.gap * self.count(clients) > clients:
-            few = f"{self.gap} rounds ask {self.gap * self.count(clients)} clients and there are only {clients}"
+            few = f"{self.gap} rounds ask {self.gap * self.count(clients)} clients, but there are only {clients}"
             raise SettingError("cohort.gap", str(self.gap), few)
 
     def count(self, clients: int) -> int:
-        """M, the number of clients a round out of so many."""
+        """M, the number of clients per round."""
         return min(self.size, clients) or max(1, round(self.fraction * clients))
 
 
 class PopulationSettings(Section):
-    """Who is there to be asked: everybody, or a set that changes from stage to stage."""
+    """The available clients: all, or a set that changes from stage to stage."""
 
     present: int = Field(0, ge=0)
-    """How many of the clients are there at a time; 0 has everybody there all the time."""
+    """Number of clients available at a time; with 0, all are always available."""
     stage: int = Field(100, ge=1)
-    """Rounds from one change to the next."""
+    """Rounds between changes."""
     replace: float = Field(0.5, ge=0, le=1)
-    """Probability with which each client that is there makes way for one that is not."""
+    """Probability with which an available client is replaced by an absent one."""
 
     def check(self, clients: int) -> None:
-        """Refuse a population that `clients` clients cannot make up."""
+        """Refuse a population that is impossible with `clients` clients."""
         if self.present > clients:
             raise SettingError("population.present", str(self.present), f"there are only {clients} clients")
         absent = clients - self.present
@@ -71,26 +71,26 @@ class PopulationSettings(Section):
             raise SettingError(
                 "population.replace",
                 f"{self.replace:g}",
-                f"of {self.present} present clients {leaving:g} would leave a stage, and only {absent} are absent "
-                "to take their places",
+                f"of {self.present} present clients {leaving:g} would leave per stage, but only {absent} are "
+                "absent to replace them",
             )
 
 
 class FailureSettings(Section):
-    """What goes wrong with those who are asked."""
+    """Failures of clients that are asked."""
 
     drop: float = Field(0.0, ge=0, le=1)
     """Probability that a client's update never arrives."""
     straggle: float = Field(0.0, ge=0, le=1)
-    """Probability that a client only does part of its local steps."""
+    """Probability that a client does only part of its local steps."""
     work: float = Field(0.5, gt=0, le=1)
     """That part; at least one step is done."""
     bad: float = Field(0.0, ge=0, le=1)
-    """Part of the clients that is bad, the same ones all the time."""
+    """Fraction of clients that are bad, the same ones in every round."""
     attack: Literal["sign-flip", "scale", "noise", "label-flip"] = "sign-flip"
-    """What they do."""
+    """What bad clients do."""
     strength: float = Field(0.0, ge=0)
-    """The factor of their lie; 0 is 1 for a flipped sign and for noise, and 10 for scaling."""
+    """Factor of the attack; 0 means 1 for a flipped sign and for noise, and 10 for scaling."""
 
     @property
     def attack_strength(self) -> float:
@@ -116,15 +116,15 @@ def split_trace(profile: str) -> tuple[str, str] | None:
 
 
 class ClockSettings(Section):
-    """How long a visit takes in a federation of real devices, and who is waited for."""
+    """How long a visit takes on real devices, and which answers the server waits for."""
 
     profile: str = ""
     """Devices and links of the clients: `phones`, `hospitals`, `datacentre`, or a trace, which is a file.csv. What
     is in it belongs to the experiment, so its checksum is put behind the path when a description is made."""
     deadline: float = Field(0.0, ge=0)
-    """Seconds after which a round ends without those who are late; 0 waits for everybody."""
+    """Seconds after which a round ends without late answers; 0 waits for all."""
     over_select: float = Field(1.0, ge=1)
-    """Ask so many times as many clients, and take the first answers."""
+    """Ask this many times the cohort, and take the first answers."""
 
     @field_validator("profile")
     @classmethod
@@ -150,16 +150,16 @@ class ClockSettings(Section):
 
     @property
     def drops(self) -> bool:
-        """Whether answers may come too late."""
+        """Whether answers can be too late."""
         return self.deadline > 0 or self.over_select > 1
 
 
 class AsynchronousSettings(Section):
-    """Rounds that wait for nobody: the server moves whenever so many answers have come."""
+    """Rounds that wait for nobody: the server moves whenever `buffer` answers have arrived."""
 
     buffer: int = Field(0, ge=0)
-    """Answers that make a step of the server; 0 plays synchronous rounds."""
+    """Number of answers per server step; 0 runs synchronous rounds."""
     staleness: float = Field(0.5, ge=0)
-    """An answer to a broadcast of τ steps ago weighs (1 + τ)^−a; 0 weighs all the same."""
+    """An answer to a broadcast of τ steps ago has weight (1 + τ)^−a; with 0, all weights are equal."""
     aggregate: Literal["updates", "models"] = "updates"
     """Add up what clients changed, as FedBuff does, or mix their models into the server's, as FedAsync does."""

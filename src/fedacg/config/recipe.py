@@ -11,7 +11,7 @@ from fedacg.core.files import read_text
 from fedacg.errors import InputError, unknown
 
 Tree = dict[str, Any]
-"""The tables of an experiment file as they were read, before anything is checked."""
+"""The tables of an experiment file as read, before anything is checked."""
 
 
 def read_toml(path: Path) -> Tree:
@@ -20,7 +20,10 @@ def read_toml(path: Path) -> Tree:
         return tomllib.loads(read_text(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # among them numbers of thousands of digits, or as many brackets
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # such as numbers with thousands of digits, or thousands of brackets
         raise InputError(f"{path}: not a TOML file: {error}") from None
 
 
@@ -38,17 +41,17 @@ def recipe_names() -> list[str]:
 
 
 def canonical_name(recipe: str) -> str:
-    """The name that a recipe goes by today: those that end in -small once ended in -desk, and may still."""
+    """The current name of a recipe: the former ending -desk is accepted for -small."""
     return f"{recipe.removesuffix('-desk')}-small" if recipe.endswith("-desk") else recipe
 
 
 def find(recipe: str) -> Tree:
-    """The tree of a recipe by name, or of a TOML file by its path; what it extends is filled in."""
+    """The tree of a recipe by name, or of a TOML file by its path, with what it extends filled in."""
     return _resolve(recipe, Path(), ())
 
 
 def _resolve(recipe: str, folder: Path, chain: tuple[str, ...]) -> Tree:
-    """A tree laid over the one that its `extends` names: a recipe, or a file beside it."""
+    """A tree merged over the one its `extends` names: a recipe, or a file beside it."""
     if recipe.endswith(".toml") or "/" in recipe:
         path = folder / recipe
     elif (name := canonical_name(recipe)) in recipe_names():
@@ -63,12 +66,12 @@ def _resolve(recipe: str, folder: Path, chain: tuple[str, ...]) -> Tree:
         raise InputError(f"{path}: extends = {base!r}: must be the name of a recipe or of a file")
     here = str(path.resolve())
     if here in chain:
-        raise InputError(f"{path}: extends = {base!r}: goes round in a circle")
+        raise InputError(f"{path}: extends = {base!r}: the files extend each other in a circle")
     return lay_over(_resolve(base, path.parent, (*chain, here)), tree)
 
 
 def lay_over(base: Mapping[str, Any], tree: Mapping[str, Any]) -> Tree:
-    """The base with a tree's values in place of its own, table by table."""
+    """The base with its values overridden by a tree's, table by table."""
     result = dict(base)
     for key, value in tree.items():
         if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
@@ -100,7 +103,7 @@ def override(tree: Tree, assignments: Sequence[str]) -> Tree:
 
 
 def _drop_options(section: str, table: Tree) -> None:
-    """Another model or method has other options than those that stand there."""
+    """Drop the options of the model or method that a name replaces."""
     if section in ("model", "method"):
         for key in table.keys() - {"layout", "factorise"}:
             del table[key]
@@ -109,7 +112,7 @@ def _drop_options(section: str, table: Tree) -> None:
 def with_method(tree: Tree, text: str) -> Tree:
     """The tree with another method: `fedavg`, or `fedacg:lam=0.9:beta=0.1` with options of its own.
 
-    In `my_package:mine:lam=0.9`, where the method is code of one's own, the options begin with the first `=`.
+    In `my_package:mine:lam=0.9`, where the method is user code, the options begin with the first `=`.
     """
     parts = text.split(":")
     first = next((place for place, part in enumerate(parts) if "=" in part), len(parts))

@@ -12,18 +12,18 @@ from fedacg.errors import InputError, unknown
 T = TypeVar("T")
 _INCIDENTAL = "incidental"
 Incidental = Annotated[T, _INCIDENTAL]
-"""A setting, or a whole table, that the bits of the result do not follow from. Runs that differ in nothing else
+"""Marks a setting, or a whole table, that does not affect the bits of the result. Runs that differ in nothing else
 are the same experiment: either resumes the other, and they share a row of a report and a folder of `bench`."""
 
 
 MOST_WHOLE, MOST_SEED = 2**31 - 1, 2**63 - 1
 """The largest whole number of a setting, and the largest seed: products of two still fit into 64 bits."""
 STREAMS = ("split", "weights", "cohorts", "batches")
-"""What a seed changes, each of which can be given a seed of its own."""
+"""What a seed determines; each can have a seed of its own."""
 
 
 class Section(BaseModel):
-    """Settings that cannot change after they are made.
+    """Immutable settings.
 
     Unknown keys, non-finite numbers and values of another type (true for 1, "10" for 10) are refused.
     """
@@ -34,7 +34,7 @@ class Section(BaseModel):
     @classmethod
     def _plain(cls, value: Any, info: ValidationInfo) -> Any:
         """NumPy's numbers, as loops over `np.arange` give them, are numbers; whole ones have a bound."""
-        numpy = sys.modules.get("numpy")  # whoever has such a number has imported NumPy; nobody else need wait
+        numpy = sys.modules.get("numpy")  # whoever has such a number has imported NumPy already
         value = value.item() if numpy is not None and isinstance(value, numpy.generic) else value
         most = MOST_SEED if info.field_name in ("seed", *STREAMS) else MOST_WHOLE
         if isinstance(value, int) and abs(value) > most:
@@ -43,7 +43,7 @@ class Section(BaseModel):
 
 
 def named(kind: str, group: str, name: str, known: tuple[str, ...]) -> str:
-    """A name of ours, one that an installed package announces, or module:function for one of the user's own."""
+    """A known name, one that an installed package announces, or module:function for user code."""
     if name in known or is_plugin(name):
         return name
     if name in announced(group):

@@ -1,7 +1,7 @@
-"""The tables of an experiment file, one class each: keys, defaults, ranges, and the plain numbers that follow.
+"""The tables of an experiment file, one class each: keys, defaults, ranges, and numbers derived from them.
 
-Those on who takes part are in participation.py. Each module is given the section it needs; experiment.py puts them
-together.
+Those about participation are in participation.py. Each module gets the section it needs; experiment.py combines
+them.
 """
 
 from collections.abc import Mapping
@@ -26,37 +26,37 @@ class SeedSettings(Section):
     weights: int = Field(-1, ge=-1)
     """The initial parameters."""
     cohorts: int = Field(-1, ge=-1)
-    """Who is there, who is asked, who fails."""
+    """Which clients are available, asked, and fail."""
     batches: int = Field(-1, ge=-1)
-    """Everything in a client's work: batches, augmentation, dropout, quantisation."""
+    """All randomness of a client's work: batches, augmentation, dropout, quantisation."""
 
 
 class DataSettings(Section):
-    """Which examples, and how they lie with the clients."""
+    """The examples, and how they are split among clients."""
 
     name: str = "digits"
     path: str = ""
-    """Where the data set `folder` lies."""
+    """Path of the data set `folder`."""
     partial: Incidental[bool] = False
-    """Use a copy of a published data set as it is, though it is smaller or other than the complete one."""
+    """Use a copy of a published data set even if it is incomplete or differs."""
     clients: int = Field(100, ge=0)
-    """How many clients; with the split `natural` 0 takes all that the data come with, fewer a random choice."""
+    """Number of clients; with the split `natural`, 0 takes all that come with the data, else a random choice."""
     split: str = "dirichlet"
-    """How examples are dealt to clients; `natural` for data that come with theirs."""
+    """How examples are split among clients; `natural` for data that come with clients."""
     alpha: float = Field(0.3, ge=0)
     """Concentration of the Dirichlet splits and of `quantity`; α of Synthetic(α, β)."""
     shards: int = Field(2, ge=1)
-    """Classes a client has in the split `shards`."""
+    """Classes per client in the split `shards`."""
     beta: float = Field(1.0, ge=0)
     """β of Synthetic(α, β)."""
     split_file: str = ""
-    """A saved split to use in place of drawing one."""
+    """A saved split to use instead of drawing one."""
     augment: bool = False
     """Rotate, crop and flip training images."""
     validation: float = Field(0.0, ge=0, lt=1)
-    """The part that is held out to choose by, and evaluated when the test set is; 0 holds out nothing."""
+    """Fraction held out as validation data, evaluated with the test set; 0 holds out nothing."""
     validation_from: Literal["examples", "clients", "test"] = "examples"
-    """Of what: of every client's examples, of the clients, or of the test set."""
+    """Where it is held out: from every client's examples, from the clients, or from the test set."""
 
     @field_validator("name")
     @classmethod
@@ -85,13 +85,13 @@ class DataSettings(Section):
 
 
 class ModelSettings(Section):
-    """Which network, with options of its own such as `hidden`."""
+    """The network, with its options such as `hidden`."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str = "mlp"
     layout: Literal["auto", "default", "channels-last"] = "auto"
-    """How convolution weights lie in the vector; `auto` takes what was measured to be fast."""
+    """Memory layout of convolution weights in the vector; `auto` takes the one measured to be fastest."""
     factorise: float = Field(0, ge=0)
     """FedPara: the rank of the factors that weights are made of, or a fraction of the way from the least rank with
     which a weight can be any matrix to the greatest that saves anything; 0 leaves weights as they are."""
@@ -109,7 +109,8 @@ class ModelSettings(Section):
 class MethodSettings(Section):
     """Which method, with its options; those not given are filled in.
 
-    Names, options and their ranges are checked here. Whether parts go together is found when the method is built.
+    Names, options and their ranges are checked here. Whether parts can be combined is checked when the method is
+    built.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -138,9 +139,9 @@ class LocalSettings(Section):
     epochs: int = Field(5, ge=1)
     """Passes over the client's examples, unless `steps` is set."""
     steps: int = Field(0, ge=0)
-    """A fixed number of steps in place of epochs; 0 goes by epochs."""
+    """A fixed number of steps instead of epochs; 0 uses epochs."""
     batch: int = Field(50, ge=1)
-    """Examples a step; the last, smaller batch of an epoch is kept."""
+    """Examples per step; the last, smaller batch of an epoch is kept."""
     lr: float = Field(0.1, gt=0)
     schedule: str = "exponential"
     """The rate over rounds: `exponential`, `constant`, `cosine`, `step`, or module:function."""
@@ -149,13 +150,13 @@ class LocalSettings(Section):
     milestones: tuple[Annotated[int, Field(ge=1)], ...] = Field((), strict=False)
     """Rounds after which the schedule `step` applies its factor."""
     warmup: int = Field(0, ge=0)
-    """Rounds in which the rate rises evenly before it is whole."""
+    """Rounds of linear warm-up."""
     within: str = "constant"
     """The rate within a round: `constant`, `linear` or `cosine` down to zero, or module:function."""
     epoch_decay: bool = False
     """Decay once more in every local epoch, as the FedACG authors' code does."""
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
-    """What steps with the gradient; its state starts at zero in every round."""
+    """The local optimiser; its state starts at zero in every round."""
     weight_decay: float = Field(0.0, ge=0)
     momentum: float = Field(0.0, ge=0, lt=1)
     """Momentum of the local SGD; its buffer starts at zero in every round."""
@@ -184,7 +185,7 @@ class LocalSettings(Section):
 
     @model_validator(mode="after")
     def _everything_has_an_effect(self) -> Self:
-        """A setting that would do nothing is refused, so that nobody believes that it does."""
+        """Refuse a setting that would have no effect."""
         idle = {
             "lr_decay": self.schedule not in ("exponential", "step") and self.lr_decay != 1,
             "milestones": self.schedule != "step" and self.milestones != (),
@@ -210,37 +211,37 @@ class LocalSettings(Section):
 
 
 class EvaluateSettings(Section):
-    """When and how the server's model is tested."""
+    """When and how the server's model is evaluated."""
 
     every: int = Field(1, ge=1)
-    """Rounds from one evaluation to the next; the last round is always evaluated."""
+    """Rounds between evaluations; the last round is always evaluated."""
     batch: int = Field(1000, ge=1)
-    """Test examples a forward pass."""
+    """Test examples per forward pass."""
     examples: int = Field(0, ge=0)
-    """Test on at most so many examples, drawn once by the seed; 0 takes the whole test set."""
+    """Evaluate on at most this many test examples, drawn once by the seed; 0 takes all."""
     targets: Incidental[tuple[Annotated[float, Field(gt=0, le=1)], ...]] = Field((), strict=False)
-    """Accuracies, as fractions, whose rounds and bytes a summary reports."""
+    """Target accuracies, as fractions; the summary reports rounds and bytes to each."""
     goals: Incidental[tuple[str, ...]] = Field((), strict=False)
     """The same for any figure, in either direction: `test/f1>=0.8`, `test_loss<=0.3`."""
     metrics: Incidental[tuple[str, ...]] = Field((), strict=False)
-    """Metrics of one's own, module:function each, of the outputs and labels of a whole set."""
+    """Custom metrics, module:function each, of the outputs and labels of a whole set."""
     test: Literal["every", "end"] = "every"
-    """Look at the test set in every evaluation, or `end`: only after the last round."""
+    """Use the test set in every evaluation, or with `end` only after the last round."""
     client_losses: Incidental[bool] = False
-    """Record the training loss of every client that answered, not only their mean."""
+    """Record the training loss of every client that answered, not only the mean."""
     clients: Literal["none", "train", "own", "held-out"] = "none"
-    """Measure the model on every client: on its training examples, on its own test examples, or on a part of its
-    training examples that is held out."""
+    """Evaluate the model on every client: on its training examples, on its own test examples, or on a held-out
+    part of its training examples."""
     client_every: int = Field(0, ge=0)
-    """Rounds from one such measurement to the next; the last round always has one, and 0 measures in no other."""
+    """Rounds between evaluations on clients; the last round always has one, and with 0 only the last."""
     client_steps: int = Field(0, ge=0)
-    """Measure once more after so many steps of fine-tuning on the client's training examples; 0 does not."""
+    """Evaluate again after this many steps of fine-tuning on the client's training examples; 0 does not."""
     held_out: float = Field(0.1, gt=0, lt=1)
-    """The part of a client's examples that is held out."""
+    """Fraction of a client's examples that is held out."""
 
     @model_validator(mode="after")
     def _everything_has_an_effect(self) -> Self:
-        """A setting that would do nothing is refused, so that nobody believes that it does."""
+        """Refuse a setting that would have no effect."""
         for key, value in (("client_every", self.client_every), ("client_steps", self.client_steps)):
             if value and self.clients == "none":
                 raise SettingError(f"evaluate.{key}", repr(value), "has no effect, as evaluate.clients is none")
@@ -250,7 +251,7 @@ class EvaluateSettings(Section):
         return self
 
     def measures_clients(self, round: int, last: int) -> bool:
-        """Whether clients are measured in a round."""
+        """Whether a round evaluates single clients."""
         due = self.client_every and round % self.client_every == 0
         return self.clients != "none" and (bool(due) or round == last)
 
@@ -268,7 +269,7 @@ class EvaluateSettings(Section):
 
     @property
     def all_goals(self) -> list[Goal]:
-        """The targets and the goals, in this order."""
+        """The targets, then the goals."""
         return [*map(Goal.accuracy, self.targets), *map(Goal.parse, self.goals)]
 
 
@@ -290,25 +291,25 @@ class CallbackSettings(Section):
 
 
 class EngineSettings(Section):
-    """Where and how the local work is done; of the result no more than the rounding depends on it."""
+    """Where and how the local work is done; it affects the result by rounding at most."""
 
     name: Incidental[Literal["auto", "serial", "processes", "ray"]] = "auto"
-    """`auto` is `serial` where the work is too little to start workers for, else `processes` (runs/build.py)."""
+    """`auto` is `serial` for too little work to start workers, else `processes` (runs/engine_choice.py)."""
     workers: Incidental[int] = Field(0, ge=0)
-    """Workers, one thread each; 0 starts one for every core, or for every CPU of a Ray cluster."""
+    """Number of workers, one thread each; 0 starts one per core, or per CPU of a Ray cluster."""
     fuse: Literal["auto", "on", "off"] = "auto"
-    """Whether many clients are trained in one computation; `auto` does so where it was measured to pay."""
+    """Whether many clients are trained in one computation; `auto` does so where that was measured to be faster."""
     device: Literal["cpu", "cuda", "mps"] = "cpu"
-    """Where the workers compute; they take the devices of a machine in turn."""
+    """The device of the workers; several devices of a machine are used in turn."""
     address: Incidental[str] = ""
-    """Of a Ray cluster: host:port, `auto`, or `local` to start one; by default RAY_ADDRESS if set, else local."""
+    """Address of a Ray cluster: host:port, `auto`, or `local` to start one; by default RAY_ADDRESS, else local."""
 
 
 class SaveSettings(Section):
     """How much work a crash may cost."""
 
     seconds: float = Field(10.0, ge=0)
-    """A checkpoint is written after a round when the last one is this old; 0 writes one every round."""
+    """Seconds between checkpoints, which are written after a round; 0 writes one every round."""
 
 
 class AnalysisSettings(Section):
@@ -317,7 +318,7 @@ class AnalysisSettings(Section):
     rounds: tuple[Annotated[int, Field(ge=1)], ...] = Field((), strict=False)
     """Rounds whose broadcast and local models are kept on disk."""
     every: int = Field(0, ge=0)
-    """Keep those of every so many rounds as well; 0 keeps no others."""
+    """Record every n-th round as well; 0 records no others."""
 
     def wants(self, round: int) -> bool:
         """Whether a round is recorded."""

@@ -1,7 +1,7 @@
-"""How much privacy noise buys: ε at a given δ, by Google's `dp-accounting`; and the noise or rounds that ε allows.
+"""Privacy accounting: ε at a given δ, by Google's `dp-accounting`; and the noise or rounds that ε allows.
 
-Differential privacy of clients: all data of one client are added or removed. A mechanism releases something in
-every round, and says what ε all of it costs together. Needs no torch.
+Neighbouring data sets differ by all data of one client. A mechanism releases something in every round, and says
+what ε all releases cost together. Needs no torch.
 """
 
 import logging
@@ -14,15 +14,15 @@ from typing import Any, Protocol
 from fedacg.errors import InputError
 
 GRID = 1e-3
-"""Steps in which the distribution of the privacy loss is written down; ε is rounded up, never down."""
+"""Grid of the privacy loss distribution; ε is rounded up, never down."""
 _MOST_ROUNDS = 10**7
 
 
 class Mechanism(Protocol):
-    """Something that is released again and again."""
+    """A repeated release."""
 
     def epsilon(self, releases: int, delta: float) -> float:
-        """ε at this δ after so many releases, as tight as is known."""
+        """The tightest known ε at this δ after this many releases."""
         ...
 
 
@@ -30,8 +30,8 @@ class Mechanism(Protocol):
 class Gaussian:
     """A sum of vectors of norm at most C in every release, with noise N(0, z²C²) on each entry.
 
-    Where each client takes part by a coin of its own, unknown to whoever looks on, the coin hides it as well; with
-    `rate` = 1 nothing is claimed for how the clients were chosen.
+    If each client takes part by its own secret coin, that amplifies privacy; with `rate` = 1 no amplification is
+    claimed.
     """
 
     noise: float
@@ -39,7 +39,7 @@ class Gaussian:
     rate: float = 1.0
     """q, the probability that a client takes part in a release."""
 
-    @lru_cache(maxsize=1024)  # noqa: B019 - it is frozen, and there are few
+    @lru_cache(maxsize=1024)  # noqa: B019 - frozen, and few instances
     def epsilon(self, releases: int, delta: float) -> float:
         """By the distribution of the privacy loss (PLD); without coins by the Gaussian's own curve, exactly."""
         if not releases:
@@ -50,7 +50,7 @@ class Gaussian:
             return float(_library().get_epsilon_gaussian(self.noise / math.sqrt(releases), delta))
         return float(_loss(self.noise, self.rate).self_compose(releases).get_epsilon_for_delta(delta))
 
-    @lru_cache(maxsize=1024)  # noqa: B019 - it is frozen, and there are few
+    @lru_cache(maxsize=1024)  # noqa: B019 - frozen, and few instances
     def epsilon_rdp(self, releases: int, delta: float) -> float:
         """By Rényi differential privacy: larger, and what most papers report."""
         if not releases:
@@ -63,7 +63,7 @@ class Gaussian:
             event = library.PoissonSampledDpEvent(self.rate, event)
         from dp_accounting.rdp import RdpAccountant
 
-        # It warns of each order that it leaves out; the bound that the others give holds all the same.
+        # It warns about each order it skips; the bound from the others still holds.
         log = logging.getLogger("absl")
         before = log.level
         log.setLevel(logging.ERROR)
@@ -88,8 +88,8 @@ class Banded:
     def sensitivity(self, rounds: int) -> float:
         """The largest norm of what one client adds to the first rows of K·sums, in units of C.
 
-        Columns reach over the last row and are cut there, so that earlier ones are longer: the worst client takes
-        part in the first round and as soon again as it may.
+        Columns are cut at the last row, so earlier ones are longer: the worst client takes part in the first round
+        and then as often as it may.
         """
         bands = len(self.coefficients)
         squares = [sum(c * c for c in self.coefficients[: rounds - first]) for first in range(0, rounds, bands)]
@@ -110,7 +110,7 @@ def square_root(bands: int) -> tuple[float, ...]:
 
 
 def most_releases(mechanism: Mechanism, epsilon: float, delta: float, most: int = _MOST_ROUNDS) -> int:
-    """How many releases cost no more than ε, up to `most`."""
+    """The number of releases that cost at most ε, up to `most`."""
 
     def affordable(releases: int) -> bool:
         return mechanism.epsilon(releases, delta) <= epsilon
@@ -126,7 +126,7 @@ def most_releases(mechanism: Mechanism, epsilon: float, delta: float, most: int 
 
 
 def least_noise(make: Callable[[float], Mechanism], releases: int, epsilon: float, delta: float) -> float:
-    """The least noise multiplier with which so many releases cost no more than ε, rounded up to four digits."""
+    """The least noise multiplier with which this many releases cost at most ε, rounded up to four digits."""
     low, high = 0.0, 1.0
     while make(high).epsilon(releases, delta) > epsilon:
         low, high = high, 2 * high
@@ -157,5 +157,5 @@ def _library() -> Any:
     try:
         import dp_accounting
     except ImportError:
-        raise InputError("privacy is counted by dp-accounting: pip install 'fedacg[privacy]'") from None
+        raise InputError("privacy accounting needs dp-accounting: pip install 'fedacg[privacy]'") from None
     return dp_accounting

@@ -20,7 +20,7 @@ def count(name: Device) -> int:
 
 
 def place(name: Device, number: int) -> torch.device:
-    """The device of the worker with this number: workers take the devices of a kind in turn."""
+    """The device of the worker with this number: workers use the devices of a kind in turn."""
     return torch.device(name, number % count(name)) if name == "cuda" else torch.device(name)
 
 
@@ -32,7 +32,7 @@ def seed_layers(device: torch.device, seed: int) -> None:
 
 
 def draws_of_layers(device: torch.device) -> list[Tensor]:
-    """Where the generators stand that layers draw from by themselves."""
+    """The state of the generators that layers draw from by themselves."""
     states = [torch.default_generator.get_state()]
     if device.type != "cpu":
         states.append(torch.get_device_module(device).get_rng_state())
@@ -40,7 +40,7 @@ def draws_of_layers(device: torch.device) -> list[Tensor]:
 
 
 def set_draws_of_layers(device: torch.device, states: list[Tensor]) -> None:
-    """Set them back to where they stood, so that layers draw the same once more."""
+    """Restore that state, so that layers draw the same again."""
     torch.default_generator.set_state(states[0])
     if device.type != "cpu":
         torch.get_device_module(device).set_rng_state(states[1])
@@ -52,7 +52,7 @@ def wide(vector: Tensor) -> torch.dtype:
 
 
 def spare(device: torch.device) -> int:
-    """Bytes that one worker's data may take up on a device: a quarter of what is free, as others want some too."""
+    """Bytes that one worker's data may take on a device: a quarter of the free memory, as others need some too."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] // 4
     if device.type == "mps":

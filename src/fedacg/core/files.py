@@ -19,28 +19,28 @@ from fedacg.errors import InputError
 
 
 class NotJson(InputError):
-    """Text that is no JSON, as when it was cut off."""
+    """Text that is not JSON, for example because it was cut off."""
 
 
 _SEAL = re.compile(rb',\s*"check": "([0-9a-f]{8})"\s*\}\s*')
 
 
 def seal(text: str) -> str:
-    """A JSON object as text with its checksum as a last entry, in the same style."""
+    """A JSON object as text, with its checksum as the last entry."""
     body = text.rstrip()[:-1].rstrip()
     check = f'"check": "{zlib.crc32(body.encode()):08x}"'
     return f"{body},\n  {check}\n}}\n" if "\n" in body else f"{body}, {check}}}"
 
 
 def unseal(content: bytes, *, sealed: bool = True) -> dict[str, Any]:
-    """The object of a text that `seal` wrote, without its checksum; what does not fit is an InputError.
+    """The object in a text that `seal` wrote, without its checksum; raises InputError if they do not match.
 
-    Without `sealed`, text of a time when there were no checksums is read as well.
+    Without `sealed`, text written before there were checksums is accepted as well.
     """
     end = content.rfind(b",")
     match = _SEAL.fullmatch(content, end) if end >= 0 else None
     if match and int(match[1], 16) != zlib.crc32(content[:end]):
-        raise InputError("damaged: its checksum does not fit")
+        raise InputError("damaged: its checksum does not match")
     try:
         record = json.loads(content.decode())
     except json.JSONDecodeError as error:
@@ -58,11 +58,11 @@ def unseal(content: bytes, *, sealed: bool = True) -> dict[str, Any]:
 
 
 MOST_TEXT = 1 << 28
-"""Bytes of the largest text file that is read at once; a description or a run's metrics are far below it."""
+"""Largest text file that is read at once, in bytes; a description or a run's metrics are far smaller."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Put a file in place whole, or not at all; a link of its name is replaced and what it leads to left alone."""
+    """Write a file atomically; a link of its name is replaced and its target left alone."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         write_new(draft, content)
@@ -76,7 +76,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file that is new under its name, without waiting for the disk."""
+    """Write a new file without waiting for the disk."""
     remove(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
@@ -84,7 +84,7 @@ def write_new(path: Path, content: bytes) -> None:
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """A file to read. A pipe or a device, which could keep the reader waiting for ever, is refused."""
+    """Open a file to read. Pipes and devices, which could block for ever, are refused."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -93,7 +93,7 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def read_whole(path: Path, most: int | None = None) -> bytes:
-    """A file's bytes, if there are no more than `most`."""
+    """A file's bytes, at most `most`."""
     with open_regular(path) as file:
         if most is not None and os.fstat(file.fileno()).st_size > most:
             raise OSError(errno.EFBIG, f"larger than {most // 2**20} MiB")
@@ -101,7 +101,7 @@ def read_whole(path: Path, most: int | None = None) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A text file; bytes that are no UTF-8 are a UnicodeDecodeError."""
+    """A text file; bytes that are not UTF-8 raise UnicodeDecodeError."""
     return read_whole(path, MOST_TEXT).decode()
 
 
@@ -119,12 +119,12 @@ def sync(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a link, if it is there; never what a link leads to, and never a folder."""
+    """Remove a file or a link, if there is one; never a link's target, and never a folder."""
     path.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, each known to the folder that holds it."""
+    """Make a folder and its parents, each synced to its parent folder."""
     missing = []
     while not path.is_dir():
         missing.append(path)
@@ -135,13 +135,13 @@ def make_folder(path: Path) -> None:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove a folder unless something is in it; a link in its place stays."""
+    """Remove a folder if it is empty; a link in its place stays."""
     with suppress(OSError):
         folder.rmdir()
 
 
 def is_link(path: Path) -> bool:
-    """Whether a name stands for something elsewhere."""
+    """Whether a path is a link."""
     try:
         return stat.S_ISLNK(path.lstat().st_mode)
     except OSError:
@@ -149,7 +149,7 @@ def is_link(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder that may be looked at."""
+    """Whether there is a readable folder."""
     try:
         return path.is_dir()
     except OSError:  # a folder above it may not be read
@@ -157,7 +157,7 @@ def is_folder(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file that may be looked at."""
+    """Whether there is a readable file."""
     try:
         return path.is_file()
     except OSError:
@@ -165,9 +165,9 @@ def is_file(path: Path) -> bool:
 
 
 def remove_drafts(folder: Path, names: Iterable[str], *, of_living: bool = False) -> None:
-    """Remove what processes that were killed left of these files; with `of_living`, whoever began it.
+    """Remove drafts of these files that killed processes left; with `of_living`, all drafts.
 
-    A folder that only one process writes may ask for the latter.
+    The latter is for folders that only one process writes.
     """
     pattern = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.([0-9]{{1,10}})\.draft")
     with os.scandir(folder) as entries:
@@ -178,7 +178,7 @@ def remove_drafts(folder: Path, names: Iterable[str], *, of_living: bool = False
 
 
 def is_alive(process: int) -> bool:
-    """Whether there is a process of this number on this machine."""
+    """Whether a process with this id runs on this machine."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -189,17 +189,17 @@ def is_alive(process: int) -> bool:
 
 
 def parse_folder(text: Path | str) -> Path:
-    """A folder that a user names; no name at all would silently be the current folder."""
+    """A folder that a user names; an empty name, which would mean the current folder, is refused."""
     if not str(text) or "\0" in str(text):
         raise InputError(f"out = {str(text)!r}: must be the name of a folder")
     return Path(text)
 
 
 def safe_name(name: str) -> str:
-    """What tells a run's folder apart; a name that would lead out of the folder above it is refused."""
+    """The name of a run's folder; one that would lead out of its parent folder is refused."""
     if "/" in name or os.sep in name or name in (".", "..") or not name.isprintable() or len(name.encode()) > 200:
         raise InputError(
-            f"name = {name!r}: a run's folder is called by it, so it must be without / and control characters, "
-            "and at most 200 bytes long; or say which folder with --out"
+            f"name = {name!r}: it names the run's folder, so it must have no / or control characters "
+            "and at most 200 bytes; or choose the folder with --out"
         )
     return name

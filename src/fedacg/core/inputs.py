@@ -1,4 +1,4 @@
-"""What a model is given: one tensor, or several by place or by name, as its `forward` takes them."""
+"""Model inputs: one tensor, or several by position or by name, as `forward` takes them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ def tensors(x: Inputs) -> list[Tensor]:
 
 
 def join(parts: list[Inputs], together: Callable[[list[Tensor]], Tensor]) -> Inputs:
-    """Inputs of the same kind as one: `together` makes one tensor of those that have the same place or name."""
+    """Combine inputs of the same kind: `together` makes one tensor of those with the same position or name."""
     first = parts[0]
     if isinstance(first, dict):
         return {name: together([part[name] for part in parts if isinstance(part, dict)]) for name in first}
@@ -34,7 +34,7 @@ def join(parts: list[Inputs], together: Callable[[list[Tensor]], Tensor]) -> Inp
 
 
 def call(module: nn.Module, x: Inputs) -> Any:
-    """What a model makes of its inputs: those of a tuple are given by place, those of a dictionary by name."""
+    """The model's outputs: a tuple is passed by position, a dictionary by name."""
     if isinstance(x, dict):
         return module(**x)
     return module(*x) if isinstance(x, tuple) else module(x)

@@ -17,7 +17,7 @@ Message = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Kind:
-    """What a tensor of a message is like, without its values."""
+    """Type and shape of a tensor in a message."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -30,16 +30,16 @@ class Kind:
 Kinds = Mapping[str, Kind]
 
 BESIDE = "beside/"
-"""In an upload, the names of tensors that are sent as they are begin like this."""
+"""Prefix, in an upload, of tensors that are sent unencoded."""
 
 
 def is_encoded(name: str) -> bool:
-    """Whether what an upload has by this name went through the upload chain."""
+    """Whether a tensor of an upload went through the upload chain."""
     return name != "buffers" and not name.startswith(BESIDE)
 
 
 def kinds(message: Message) -> Kinds:
-    """What a message's tensors are like."""
+    """The types and shapes of a message's tensors."""
     return {name: Kind(tuple(tensor.shape), tensor.dtype) for name, tensor in message.items()}
 
 

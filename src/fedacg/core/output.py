@@ -1,6 +1,6 @@
-"""Standard output and error that never end a run: full, closed, or without the characters that are printed.
+"""Standard output and error that never end a run, even if full, closed or unable to encode a character.
 
-Names that come from files are made safe here too: at a terminal, and in a table that a spreadsheet opens.
+Names from files are made safe here too, for terminals and for tables that a spreadsheet opens.
 """
 
 import errno
@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 
 class EnduringStream(io.TextIOBase):
-    """A stream to write to; what cannot be written is dropped from then on, and the reason reported once."""
+    """An output stream; after the first failure output is dropped, and the reason reported once."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream, self._name = stream, name
@@ -55,14 +55,14 @@ class EnduringStream(io.TextIOBase):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
-        # Someone who reads no further, such as `head`, or a terminal that was closed, needs no telling.
+        # A reader that stopped, such as `head`, or a closed terminal needs no message.
         if error.errno not in (errno.EPIPE, errno.EIO):
             print(f"warning: {self._name} cannot be written: {error.strerror}", file=sys.stderr)
 
 
 @contextmanager
 def enduring_output() -> Iterator[None]:
-    """Have both streams endure inside the block."""
+    """Use enduring streams inside the block."""
     _open_descriptors()
     before = sys.stdout, sys.stderr
     sys.stdout = EnduringStream(before[0] or open(1, "w", closefd=False), "standard output")  # noqa: SIM115
@@ -76,7 +76,7 @@ def enduring_output() -> Iterator[None]:
 
 
 def _open_descriptors() -> None:
-    """Open those that were closed: else a file of the run takes the number, and what is printed goes into it."""
+    """Open closed streams: otherwise a file of the run could get their descriptor, and output would go into it."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -85,14 +85,14 @@ def _open_descriptors() -> None:
 
 
 def printable(text: str) -> str:
-    """Text without characters that a terminal would obey or hide: those are spelled out."""
+    """Text with control and invisible characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable_tree(value: Any) -> Any:
-    """The same for all names and strings of nested tables and lists."""
+    """The same for all strings of nested tables and lists."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -103,5 +103,5 @@ def printable_tree(value: Any) -> Any:
 
 
 def csv_text(text: str) -> str:
-    """A text cell that no spreadsheet takes for a formula."""
+    """A text cell that a spreadsheet does not take for a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

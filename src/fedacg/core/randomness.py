@@ -1,6 +1,6 @@
 """All randomness of a run, derived from (seed, purpose, where) and never from a global generator.
 
-A stream is a pure function of its name, so the position in the randomness is the round number alone:
+A stream is a pure function of its name, so the round number alone determines the position in the randomness:
 a resumed run, another engine or another number of workers draws the same numbers.
 """
 

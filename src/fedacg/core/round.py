@@ -1,4 +1,4 @@
-"""The context of a round: what the server and a client's parts may know of it before anybody is asked."""
+"""The context of a round: what the server and a client's parts know of it before any client is asked."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ class Round:
     number: int
     """Counted from 1."""
     clients: int
-    """N, the clients of the federation."""
+    """N, the number of clients in the federation."""
     expected: int
-    """M, how many clients a round is meant to ask."""
+    """M, the intended number of clients per round."""
     lr: float
     """η, the local learning rate that the round starts with."""
     seed: int = 0
     rounds: int = 0
-    """How many rounds there are; 0 where only the server knows."""
+    """The total number of rounds; 0 where only the server knows."""
 
     def random(self, purpose: str, *where: int) -> torch.Generator:
         """A stream of randomness for this purpose in this round, at the server or for one client."""

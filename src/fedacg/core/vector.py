@@ -35,12 +35,12 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module, channels_last: bool) -> "Layout":
-        """That of the vectors of a `FlatModel`."""
+        """The layout of a `FlatModel`'s vectors."""
         return cls([p.shape for p in trainable(module)], channels_last)
 
     @property
     def name(self) -> str:
-        """As an experiment's `model.layout` has it."""
+        """From an experiment's `model.layout`."""
         return "channels-last" if self.channels_last else "default"
 
     @property
@@ -53,7 +53,7 @@ class Layout:
         return {name: self._turn(name, vector, back=False) for name, vector in vectors.items()}
 
     def from_canonical(self, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Vectors in the canonical order as this layout has them."""
+        """Vectors in the canonical order, converted to this layout."""
         return {name: self._turn(name, vector, back=True) for name, vector in vectors.items()}
 
     def _turn(self, name: str, vector: Tensor, back: bool) -> Tensor:
@@ -74,7 +74,7 @@ class Layout:
 
 
 CANONICAL = Layout()
-"""Of vectors that are in the canonical order already."""
+"""The canonical order itself."""
 
 
 class FlatModel:
@@ -162,7 +162,7 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
     if not parameters:
         raise InputError("model: has no trainable parameters")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in parameters):
-        raise InputError("model: has lazy layers that do not know their size yet; pass it one batch first")
+        raise InputError("model: has lazy layers without a size; pass one batch through it first")
     if parameters[0].dtype not in (torch.float32, torch.float64):
         raise InputError(
             f"model: its parameters are {parameters[0].dtype}; must be torch.float32 or torch.float64. "
@@ -175,12 +175,12 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
 
 
 def clone(module: nn.Module) -> nn.Module:
-    """An independent copy of a user's module, made once a run so that theirs is left alone."""
+    """An independent copy of a user's module, made once per run so that theirs is not changed."""
     return copy.deepcopy(module)
 
 
 def as_rows(tensor: Tensor, rows: int) -> Tensor:
-    """A tensor as a matrix with so many rows; one row holds all of a single client's."""
+    """A tensor as a matrix with this many rows, one per client."""
     return tensor.reshape(rows, tensor.numel() // rows)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedacg.errors import InputError
 
 _FACTS = "fedacg"
-"""The one entry of the metadata: of several, safetensors would write them in any order."""
+"""The single entry of the metadata: safetensors would write several in arbitrary order."""
 
 
 def pack(vectors: Mapping[str, Tensor], facts: Mapping[str, str]) -> bytes:
@@ -25,12 +25,12 @@ def pack(vectors: Mapping[str, Tensor], facts: Mapping[str, str]) -> bytes:
 
 
 def load(path: Path, *, sealed: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The vectors of a file and the facts about them; one that is damaged or something else is an InputError.
+    """The vectors of a file and the facts about them; raises InputError if it is damaged or something else.
 
-    Without `sealed`, a file of a time when there were no checksums is read as well.
+    Without `sealed`, a file written before there were checksums is accepted as well.
     """
     try:
-        # A pipe in place of the file would keep the reader waiting for ever.
+        # A pipe in place of the file would block for ever.
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError(f"{path}: not a regular file")
         with safe_open(path, framework="pt") as file:
@@ -44,12 +44,12 @@ def load(path: Path, *, sealed: bool = True) -> tuple[dict[str, Tensor], dict[st
     if check is None and sealed:
         raise InputError(f"{path}: damaged: has no checksum")
     if check is not None and check != _digest(vectors, facts):
-        raise InputError(f"{path}: damaged: its checksum does not fit")
+        raise InputError(f"{path}: damaged: its checksum does not match")
     return vectors, facts
 
 
 def _facts(metadata: Mapping[str, str]) -> dict[str, str]:
-    """What a file says of its vectors; before there were checksums, each fact was an entry of its own."""
+    """The facts in a file's metadata; before there were checksums, each fact was a separate entry."""
     if _FACTS not in metadata:
         return dict(metadata)
     facts = json.loads(metadata[_FACTS])
@@ -68,5 +68,5 @@ def _digest(vectors: Mapping[str, Tensor], facts: Mapping[str, str]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """A system's error without the file's name, which is said already."""
+    """A system error without the file name, which the message has already."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,4 +1,4 @@
-"""Data: sets in their distributors' formats, splits, clients as views on shared tensors, augmentation."""
+"""Data: data sets in their distributors' formats, splits, clients as views of shared tensors, augmentation."""
 
 from fedacg.data.examples import Clients, Dataset, Examples, FederatedData, TensorExamples
 from fedacg.data.forms import LazyClients, MappedExamples

@@ -1,7 +1,7 @@
-"""The data sets by name, and a federation made of one: loaded, dealt to clients, ready to train on.
+"""The data sets by name, and a federation made from one: loaded, split among clients, ready to train on.
 
-Everything here is addressed by the keys of an experiment's [data] table, and errors name them so.
-File formats, splits and generators live in their own modules.
+Arguments are the keys of an experiment's [data] table, and errors use those names.
+File formats, splits and generators are in their own modules.
 """
 
 from dataclasses import dataclass, replace
@@ -38,19 +38,19 @@ OWN = "your own"
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a data set without reading it, and how to read it."""
+    """What is known about a data set without reading it, and how to read it."""
 
     classes: int
     shape: tuple[int, ...]
     pipeline: ImagePipeline | PlainPipeline
-    """With the augmentation it is trained with when augmentation is asked for."""
+    """The pipeline, with the augmentation used when augmentation is requested."""
     source: Source | None
     """None for digits, which come with the package."""
     natural: bool = False
-    """Whether the data come with their clients."""
+    """Whether the data come with clients."""
 
 
-# Figures and clothes are not mirrored: a mirrored digit is no digit, and all shoes point the same way.
+# Digits and clothes are not mirrored: a mirrored digit is not a digit, and all shoes point the same way.
 _SHIFTED = Augment(degrees=10, padding=2, flip=False)
 _PAPER = Augment(degrees=10, padding=4, flip=True)
 # The custom for digits is plain scaling to [0, 1].
@@ -60,7 +60,7 @@ _FASHION = ImagePipeline((0.2860,), (0.3530,), _SHIFTED)
 _CIFAR10 = ImagePipeline((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), _PAPER)
 _CIFAR100 = ImagePipeline((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), _PAPER)
 _TINY_IMAGENET = ImagePipeline((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821), _PAPER)
-# LEAF feeds faces as bytes; here they lie about zero, between -1 and 1.
+# LEAF feeds faces as bytes; here they are centred, between -1 and 1.
 _CELEBA = ImagePipeline((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _FEMNIST = ImagePipeline((0.0,), (1.0,))  # as LEAF feeds it
 
@@ -78,15 +78,15 @@ FACTS: dict[str, Facts] = {
 DIGITS = "digits"
 SYNTHETIC = "synthetic"
 FOLDER = "folder"
-"""Users' own files, which `data.path` leads to."""
+"""The user's own files, at `data.path`."""
 NATURAL = "natural"
-"""The split of data that come with their clients."""
+"""The split of data that come with clients."""
 NAMES: tuple[str, ...] = (*FACTS, SYNTHETIC, FOLDER)
 SPLITS: tuple[str, ...] = (*splits.SPLITS, NATURAL)
 
 
 def where(name: str) -> Path | str | None:
-    """Where a data set lies: a path, "built in", "your own", or None when it has to be fetched first."""
+    """The location of a data set: a path, "built in", "your own", or None if it must be fetched first."""
     if _is_own(name):
         return OWN
     source = FACTS[name].source if name in FACTS else None
@@ -95,18 +95,18 @@ def where(name: str) -> Path | str | None:
 
 @dataclass(frozen=True)
 class Survey:
-    """What can be said of a data set without reading what takes long to read."""
+    """What can be said about a data set without slow reading."""
 
     place: Path | str | None
-    """As `where` says it; None for one that is missing or cannot be looked for."""
+    """As `where` returns it; None if it is missing or cannot be searched for."""
     origin: Origin | None = None
-    """What was found when it was read; None for one that was not read yet, or cannot be."""
+    """What was found when it was read; None if it was not, or cannot be."""
     problem: str = ""
     """Why it cannot be read."""
 
 
 def survey(name: str) -> Survey:
-    """Where a data set lies and what it holds; one that is slow to read is not read for this."""
+    """The location and contents of a data set; one that is slow to read is not read for this."""
     try:
         place = where(name)
         if not isinstance(place, Path):
@@ -122,9 +122,9 @@ def survey(name: str) -> Survey:
 
 
 def check(name: str) -> Origin:
-    """Read everything that a data set consists of, whatever was prepared before.
+    """Read all files of a data set, ignoring what was prepared before.
 
-    How the copy differs from the published one is part of the answer; one that cannot be read at all is refused.
+    The result says how the copy differs from the published one; one that cannot be read at all is refused.
     """
     if name == DIGITS:
         return _built_in()
@@ -138,9 +138,9 @@ def check(name: str) -> Origin:
 
 
 def load(name: str, *, path: str = "", augment: bool = False, partial: bool = False) -> Dataset:
-    """Read a data set from its files; its pipeline augments training batches if it is asked to.
+    """Read a data set from its files; with `augment`, its pipeline augments training batches.
 
-    `path` is where the data set `folder` lies. A name such as `my_data:wine` is that of a user's own function.
+    `path` is the path of the data set `folder`. A name such as `my_data:wine` is a user's function.
     A copy that is not the complete published one is refused unless `partial`.
     """
     _check_path(name, path)
@@ -149,7 +149,7 @@ def load(name: str, *, path: str = "", augment: bool = False, partial: bool = Fa
         whole = folder.read(path) if name == FOLDER else own.from_function(name)
         return replace(whole, pipeline=_pipeline(whole.name, whole.pipeline, augment))
     if name == SYNTHETIC:
-        raise InputError("data.name = synthetic: is made client by client, and cannot be loaded as one set")
+        raise InputError("data.name = synthetic: is generated client by client and cannot be loaded as one set")
     facts = FACTS[name]
     pipeline = _pipeline(name, facts.pipeline, augment)
     contents = digits.read() if facts.source is None else _read(name, partial=partial)
@@ -184,10 +184,10 @@ def _pipeline(name: str, pipeline: Pipeline, augment: bool) -> Pipeline:
 
 
 def federate(settings: DataSettings, seed: int) -> FederatedData:
-    """A data set dealt to clients by a split, or as a saved split has it.
+    """A data set split among clients, by a drawn split or a saved one.
 
-    A split file takes the place of `split` and its options. Options that the split has no use for are left
-    alone, so that one recipe can be run with several splits.
+    A split file replaces `split` and its options. Options that the split does not use are ignored, so that one
+    recipe can be run with several splits.
     """
     if settings.name == SYNTHETIC:
         return _synthetic(settings, seed)
@@ -227,17 +227,17 @@ def _natural(whole: Dataset, clients: int, seed: int) -> FederatedData:
         chosen = torch.from_numpy(picked).sort().values
         test = _tests_of(whole, owners, chosen)
     if len(test) == 0:
-        raise InputError(f"data.clients = {clients}: none of these clients of {whole.name} has test examples")
+        raise InputError(f"data.clients = {clients}: none of the chosen clients of {whole.name} has test examples")
     view = OwnedClients(whole.train, owners.train, chosen)
     names = tuple(owners.names[owner] for owner in chosen.tolist())
-    # Without owners of their own, test examples are everybody's.
+    # Test examples without owners are shared by all.
     own = OwnedClients(whole.test, owners.test, chosen) if owners.test[-1] else None
     facts = whole.pipeline, whole.classes, whole.shape, whole.origin
     return FederatedData(whole.name, view, test, *facts, names=names, own_tests=own)
 
 
 def _tests_of(whole: Dataset, owners: Owners, chosen: torch.Tensor) -> Examples:
-    """The chosen owners' test examples; all of them where they are nobody's."""
+    """The chosen owners' test examples; all of them if they have no owners."""
     if owners.test[-1] == 0:
         return whole.test
     bounds = ((int(owners.test[owner]), int(owners.test[owner + 1])) for owner in chosen.tolist())
@@ -260,7 +260,7 @@ def _synthetic(settings: DataSettings, seed: int) -> FederatedData:
 
 def _check_path(name: str, path: str) -> None:
     if path and name != FOLDER:
-        raise InputError(f"data.path = {path}: goes with data.name = {FOLDER}, not with {name}; leave it out")
+        raise InputError(f"data.path = {path}: is for data.name = {FOLDER}, not for {name}; leave it out")
 
 
 def _check_partial(name: str, partial: bool) -> None:
@@ -269,7 +269,7 @@ def _check_partial(name: str, partial: bool) -> None:
 
 
 def _is_own(name: str) -> bool:
-    """Whether a name stands for a user's own data; one that stands for nothing is refused."""
+    """Whether a name means user data; an unknown name is refused."""
     if name not in NAMES and ":" not in name:
         known = errors.unknown("data set", name, NAMES)
         raise InputError(f"{known}, or module:function for one of your own")

@@ -1,4 +1,4 @@
-"""Prepared data that nothing needs any more: made of files that are gone or have changed, or left half made."""
+"""Prepared data that are no longer needed: their source files are gone or have changed, or they are incomplete."""
 
 import shutil
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from fedacg.errors import InputError
 
 @dataclass(frozen=True)
 class Outdated:
-    """A folder of prepared data that can go."""
+    """A folder of prepared data that can be removed."""
 
     path: Path
     size: int
@@ -31,14 +31,14 @@ def outdated(sources: Iterable[Source]) -> list[Outdated]:
                 found.append(Outdated(folder, _size(folder), _why(folder)))
         for home in homes():
             with lock(home, source.name, wait=False) as alone:
-                if alone:  # else someone is at work on it just now
+                if alone:  # else another process is working on it right now
                     drafts = sorted(home.glob(f".{source.name}-*"))
                     found += [Outdated(draft, _size(draft), "left by a load that was killed") for draft in drafts]
     return found
 
 
 def remove(folders: Iterable[Outdated]) -> None:
-    """Delete them."""
+    """Remove them."""
     for each in folders:
         try:
             shutil.rmtree(each.path)
@@ -47,7 +47,7 @@ def remove(folders: Iterable[Outdated]) -> None:
 
 
 def _copies(source: Source) -> list[Path]:
-    """The copies in the data root, and those elsewhere that something was prepared of."""
+    """The copies in the data root, and others that something was prepared from."""
     try:
         copies = source.copies(data_root())
     except InputError:
@@ -57,7 +57,7 @@ def _copies(source: Source) -> list[Path]:
 
 
 def _prepared(source: Source, copy: Path) -> Path | None:
-    """What was prepared of a copy as it is now: of these very files, or of others with the same contents."""
+    """What was prepared from a copy as it is now: from these files, or from others with the same contents."""
     try:
         listing = source.listing(copy)
         if source.version is None or not listing.names:
@@ -70,8 +70,8 @@ def _prepared(source: Source, copy: Path) -> Path | None:
 def _why(folder: Path) -> str:
     manifest = Manifest.read(folder)
     if manifest is None:
-        return "not whole, or of an earlier version"
-    return f"made of {manifest.copy}, which is gone or has changed"
+        return "incomplete, or from an earlier version"
+    return f"made from {manifest.copy}, which is gone or has changed"
 
 
 def _size(folder: Path) -> int:

@@ -1,6 +1,6 @@
-"""Fetching data sets from where their makers put them, checked against the published checksums.
+"""Download of data sets from their authors' sites, checked against the published checksums.
 
-A file appears under its name only when it is whole and right. Reading the files lives elsewhere.
+A file appears under its name only when it is complete and correct. Other modules read the files.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _BLOCK = 1 << 18
 
 
 def there(name: str) -> Origin | None:
-    """The copy of a data set that lies in one of the places where it is looked for, read if it was not before."""
+    """The copy of a data set in one of the searched places, read now if it was not before."""
     if name not in catalogue.FACTS:
         return None
     survey = catalogue.survey(name)
@@ -37,7 +37,7 @@ def there(name: str) -> Origin | None:
 
 
 def get(name: str, console: Console | None = None) -> list[Path]:
-    """Download what a data set is made of and return the files; none for one that is built in."""
+    """Download the files of a data set and return them; none for one that is built in."""
     if name not in NAMES:
         raise errors.unknown("data set", name, NAMES)
     if name in BY_HAND:
@@ -51,7 +51,7 @@ def get(name: str, console: Console | None = None) -> list[Path]:
 
 
 def fetch(remote: Remote, root: Path, progress: Progress) -> Path:
-    """One file, unless it is already there with the right checksum."""
+    """Download one file, unless it is there already with the right checksum."""
     path = root / remote.place
     task = progress.add_task(path.name, total=None)
     made: list[Path] = []
@@ -71,7 +71,7 @@ def fetch(remote: Remote, root: Path, progress: Progress) -> Path:
     try:
         found = _stream(remote.url, partial, progress, task)
         if found != remote.md5:
-            raise _by_hand(remote, path, f"what came has the md5 {found}")
+            raise _by_hand(remote, path, f"the download has the md5 {found}")
         partial.chmod(0o644)
         partial.replace(path)
     except urllib.error.HTTPError as answer:
@@ -88,14 +88,14 @@ def fetch(remote: Remote, root: Path, progress: Progress) -> Path:
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Folders that were made for nothing, the innermost first; one that holds something stays."""
+    """Remove folders that were made in vain, the innermost first, if they are empty."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
 
 
 def _stream(url: str, path: Path, progress: Progress, task: TaskID) -> str:
-    """Write the answer to a file as it comes; its md5."""
+    """Write the response to a file as it arrives; return its md5."""
     digest = hashlib.md5(usedforsecurity=False)
     with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, path.open("wb") as file:
         length = answer.headers.get("Content-Length", "")

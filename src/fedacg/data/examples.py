@@ -1,8 +1,8 @@
 """What the trainer needs of data: examples fetched by position, clients as views, an input pipeline.
 
 Examples stay in their storage type (images as uint8 in one shared tensor); a batch becomes floating
-point only when it is about to be used. On a device that computes with them they are copied
-once, if they fit. Nothing here knows where data come from or how they are split.
+point only when it is about to be used. They are copied once to the device that computes, if they fit. Nothing here
+knows where data come from or how they are split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from fedacg.core.inputs import Inputs, each, join
 from fedacg.core.vector import FlatModel
 
 _CHUNK = 4096
-"""How many examples are fetched at a time where their labels cannot be had alone."""
+"""Examples fetched at a time if labels cannot be read without inputs."""
 
 
 class Examples(Protocol):
@@ -33,13 +33,13 @@ class Examples(Protocol):
 
 @runtime_checkable
 class Labelled(Protocol):
-    """Examples that can tell their labels without fetching inputs; an offer, not a duty."""
+    """Examples whose labels can be read without fetching inputs; optional."""
 
     def labels(self, index: Tensor) -> Tensor: ...
 
 
 class Clients(Protocol):
-    """The clients of a federation; one is made when it takes part, so N costs nothing."""
+    """The clients of a federation; each is made when it takes part, so N costs nothing."""
 
     def __len__(self) -> int: ...
 
@@ -51,7 +51,7 @@ class Clients(Protocol):
 
 
 class Pipeline(Protocol):
-    """From storage type to what the model eats; augments when it is given a generator."""
+    """From storage type to model input; augments when given a generator."""
 
     def __call__(self, x: Tensor, augment: torch.Generator | None = None) -> Tensor: ...
 
@@ -75,7 +75,7 @@ class TensorExamples:
 
 @dataclass(frozen=True)
 class SeveralExamples:
-    """Examples whose inputs are several tensors, by place or by name."""
+    """Examples whose inputs are several tensors, by position or by name."""
 
     x: tuple[Tensor, ...] | dict[str, Tensor]
     y: Tensor
@@ -103,7 +103,7 @@ class ViewExamples:
     index: Tensor
 
     def __len__(self) -> int:
-        return len(self.index)
+        return self.index.size(0)  # `len` of a tensor takes five times as long
 
     def fetch(self, index: Tensor) -> tuple[Inputs, Tensor]:
         return self.base.fetch(self.index[index])
@@ -114,7 +114,7 @@ class ViewExamples:
 
 @dataclass(frozen=True)
 class SpanExamples:
-    """A stretch of other examples, from `first` up to `last`."""
+    """A slice of other examples, from `first` up to `last`."""
 
     base: Examples
     first: int
@@ -132,7 +132,7 @@ class SpanExamples:
 
 @dataclass(frozen=True)
 class ListedClients:
-    """Clients given one by one, as a user's own list."""
+    """Clients given one by one, as a user's list."""
 
     clients: Sequence[Examples]
 
@@ -168,7 +168,7 @@ class SplitClients:
 
 @dataclass(frozen=True)
 class OwnedClients:
-    """Clients of examples that lie owner after owner: client i holds those of the owner `chosen[i]`."""
+    """Clients of examples sorted by owner: client i holds those of the owner `chosen[i]`."""
 
     base: Examples
     offsets: Tensor
@@ -188,9 +188,9 @@ class OwnedClients:
 
 @dataclass(frozen=True)
 class Owners:
-    """Whose examples they are, in data that come with their clients.
+    """The owners of the examples, in data that come with clients.
 
-    Both parts lie owner after owner, in the order of `names`: owner k has the training examples from
+    Both parts are sorted by owner, in the order of `names`: owner k has the training examples from
     `train[k]` up to `train[k + 1]`, at least one, and the test examples from `test[k]` up to `test[k + 1]`,
     which may be none.
     """
@@ -207,11 +207,11 @@ class Contents:
     train: Examples
     test: Examples
     owners: Owners | None = None
-    """None for data that do not come with clients."""
+    """None for data without clients of their own."""
     copy: Path | None = None
     """Where they were read from; None for data that come with the package."""
     differences: tuple[str, ...] = ()
-    """How they differ from the published data set, each as words without a subject."""
+    """Differences from the published data set, each a phrase without a subject."""
 
 
 @dataclass(frozen=True)
@@ -222,9 +222,9 @@ class Origin:
     train: int
     test: int
     clients: int | None
-    """None for data that do not come with clients."""
+    """None for data without clients of their own."""
     differences: tuple[str, ...]
-    """How it differs from the published data set; none for a complete copy."""
+    """Differences from the published data set; none for a complete copy."""
 
     @classmethod
     def of(cls, contents: Contents) -> "Origin":
@@ -235,7 +235,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set before it is dealt to clients."""
+    """A data set before it is split among clients."""
 
     name: str
     train: Examples
@@ -245,7 +245,7 @@ class Dataset:
     shape: tuple[int, ...]
     """Shape of one input as the model sees it, without the batch dimension."""
     owners: Owners | None = None
-    """None for data that do not come with clients."""
+    """None for data without clients of their own."""
     origin: Origin | None = None
     """None for data that were not read from published files."""
 
@@ -265,16 +265,16 @@ class FederatedData:
     origin: Origin | None = None
     """Which copy they were read from; None for data that were not read from published files."""
     checksums: Mapping[str, str] | None = None
-    """Of the test examples and of the split; None for data that were given as objects."""
+    """Checksums of the test examples and of the split; None for data given as objects."""
     validation: Examples | None = None
-    """What is held out to choose by; None where nothing is."""
+    """The validation data; None if nothing is held out."""
     names: tuple[str, ...] = ()
-    """What the clients are called; none where they go by their numbers."""
+    """The clients' names; none if they have only numbers."""
     own_tests: Clients | None = None
-    """Each client's own test examples, which may be none; None for data that do not say whose they are."""
+    """Each client's own test examples, which may be none; None if test examples have no owners."""
 
     def name_of(self, client: int) -> str:
-        """What a client is called in tables and files."""
+        """A client's name in tables and files."""
         return self.names[client] if self.names else str(client)
 
 
@@ -285,12 +285,12 @@ def fetch(examples: Examples, index: Tensor, device: torch.device) -> tuple[Inpu
 
 
 def feed(flat: FlatModel, pipeline: Pipeline, x: Inputs, augment: torch.Generator | None = None) -> Inputs:
-    """Fetched inputs as a model takes them; where they are several tensors, each goes through the pipeline."""
+    """Fetched inputs as the model takes them; of several tensors, each goes through the pipeline."""
     return each(lambda tensor: flat.prepare(pipeline(tensor, augment)), x)
 
 
 def fetch_together(examples: Sequence[Examples], index: Tensor, counts: Tensor) -> tuple[Inputs, Tensor]:
-    """What each has at its positions, so many of the index for each, one after the other.
+    """The examples of several clients at their positions: `counts` of the index for each, in order.
 
     Views on the same base are fetched in one go.
     """
@@ -305,7 +305,7 @@ def fetch_together(examples: Sequence[Examples], index: Tensor, counts: Tensor) 
 
 
 def labels(examples: Examples, index: Tensor | None = None) -> Tensor:
-    """The labels at these positions, all of them by default; inputs are fetched only where it must be."""
+    """The labels at these positions, all by default; inputs are fetched only if unavoidable."""
     if index is None:
         index = torch.arange(len(examples))
     if isinstance(examples, Labelled):
@@ -315,7 +315,7 @@ def labels(examples: Examples, index: Tensor | None = None) -> Tensor:
 
 
 def settle(data: FederatedData, device: torch.device) -> FederatedData:
-    """The same data, with the tensors that examples lie in on a device."""
+    """The same data, with the examples' tensors on a device."""
     if device.type == "cpu":
         return data
     mover = _Mover(device, spare(device))
@@ -326,7 +326,7 @@ def settle(data: FederatedData, device: torch.device) -> FederatedData:
 
 
 class _Mover:
-    """Copies every tensor once, however many views there are on it, until the room is used up."""
+    """Copies every tensor once, however many views there are of it, until the space is used up."""
 
     def __init__(self, device: torch.device, room: int) -> None:
         self._device, self._room = device, room

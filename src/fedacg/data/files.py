@@ -1,10 +1,10 @@
-"""Published files: where the data root is, reading them, and the words for files that are missing or damaged.
+"""Published files: the data root, reading them, and the errors for files that are missing or damaged.
 
 A listing names the files that a copy of a data set consists of, and recognises them by stamp or by contents. What
-was found when a set was last read is kept, so that a list of data sets can tell it at once.
+was found when a set was last read is kept, so that a list of data sets needs no reading.
 
-Nothing here knows a file format; the readers of the data sets do. What to do about a damaged file is said where it
-is known whether there is another copy (sources/base.py).
+Nothing here knows a file format; the readers of the data sets do. Advice on a damaged file comes from
+sources/base.py, which knows whether there is another copy.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ from fedacg.data.examples import Origin
 from fedacg.errors import DataDamaged, DataMissing, InputError
 
 EVERY = 5.0
-"""Seconds between lines where there is no terminal; what takes less is silent there."""
+"""Seconds between progress lines without a terminal; shorter work prints nothing there."""
 
 
 @contextmanager
 def progress(title: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Shown on stderr; gives what moves it on by a number of units."""
+    """Progress on stderr; yields a function that advances it by a number of units."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _Lines(title, total, unit)
@@ -57,7 +57,7 @@ class _Lines:
 
 
 _DIGESTS = {32: "md5", 64: "sha256"}
-"""Which checksum it is, by its length."""
+"""The kind of a checksum, by its length."""
 
 
 def data_root() -> Path:
@@ -66,12 +66,12 @@ def data_root() -> Path:
 
 
 def homes() -> tuple[Path, Path]:
-    """Where prepared data may lie: in the data root, or in the user's cache where that cannot be written."""
+    """Folders for prepared data: the data root, or the user's cache if that cannot be written."""
     return data_root() / "prepared", Path("~/.cache/fedacg/prepared").expanduser()
 
 
 def writable_home() -> Path:
-    """The first home of prepared data that can be made and written."""
+    """The first of these folders that can be made and written."""
     for home in homes():
         try:
             home.mkdir(parents=True, exist_ok=True)
@@ -83,21 +83,21 @@ def writable_home() -> Path:
 
 
 def missing(name: str, looked: Iterable[Path], wanted: str) -> DataMissing:
-    """The error for a data set of which there is no trace."""
+    """The error for a data set that was not found."""
     places = "\n".join(f"  {place}" for place in looked)
     return DataMissing(
-        f"data set {name!r} was not found. Looked for\n{places}\n"
+        f"data set {name!r} was not found. Looked for:\n{places}\n"
         f"Put {wanted} in one of these places (FEDACG_DATA sets the folder){origins.or_get(name)}"
     )
 
 
 def damaged(name: str, path: Path, what: str) -> DataDamaged:
-    """The error for a file that is not what was published."""
+    """The error for a file that differs from the published one."""
     return DataDamaged(f"data set {name!r}: {path} {what}")
 
 
 def unreadable(name: str, path: Path, error: OSError) -> DataDamaged:
-    """The error for a file or a folder that the system does not let us read."""
+    """The error for a file or folder that cannot be read."""
     return damaged(name, path, f"cannot be read ({error.strerror or error})")
 
 
@@ -112,17 +112,17 @@ def read_bytes(name: str, path: Path) -> bytes:
 
 
 def is_file(name: str, path: Path) -> bool:
-    """Whether there is such a file; that it cannot be known is an error."""
+    """Whether there is such a file; raises an error if that cannot be determined."""
     return stat.S_ISREG(_mode(name, path))
 
 
 def is_dir(name: str, path: Path) -> bool:
-    """Whether there is such a folder; that it cannot be known is an error."""
+    """Whether there is such a folder; raises an error if that cannot be determined."""
     return stat.S_ISDIR(_mode(name, path))
 
 
 def entries(name: str, folder: Path) -> list[os.DirEntry[str]]:
-    """What lies in a folder, in the order of names, without what begins with a dot (`._*` of macOS, for one)."""
+    """The contents of a folder by name, without names that begin with a dot (such as `._*` of macOS)."""
     try:
         with os.scandir(folder) as found:
             visible = [entry for entry in found if not entry.name.startswith(".")]
@@ -143,7 +143,7 @@ def _mode(name: str, path: Path) -> int:
 
 
 def checksum(data: bytes, like: str) -> str:
-    """The checksum of the same kind as another; it guards against accidents, not against malice."""
+    """A checksum of the same kind as another; it guards against accidents, not against malice."""
     return hashlib.new(_DIGESTS[len(like)], data, usedforsecurity=False).hexdigest()
 
 
@@ -159,12 +159,12 @@ def file_checksum(name: str, path: Path, like: str) -> str:
 
 
 def altered(found: str, published: str) -> str:
-    """How a file differs that has another checksum than the published one."""
-    return f"was altered: its {_DIGESTS[len(published)]} is {found}, the published one {published}"
+    """The difference of a file whose checksum is not the published one."""
+    return f"was altered: its {_DIGESTS[len(published)]} is {found}, the published one is {published}"
 
 
 def wrong_size(found: int, size: int) -> str:
-    """How a file differs that has another size than the published one."""
+    """The difference of a file whose size is not the published one."""
     kind = "is cut short" if found < size else "is too long"
     return f"{kind}: {found} bytes where there should be {size}"
 
@@ -183,16 +183,16 @@ class Listing:
     names: tuple[str, ...]
 
     def stamp(self) -> str:
-        """What changes when a file is added, removed, renamed or written. Moving the folder leaves it alone."""
+        """Changes when a file is added, removed, renamed or written, but not when the folder is moved."""
         return self._stat()[0]
 
     @cached_property
     def first_stamp(self) -> str:
-        """The stamp when it was first asked for: to look at 200,000 files takes a second."""
+        """The stamp, computed once: checking 200,000 files takes a second."""
         return self.stamp()
 
     def digest(self, version: int) -> str:
-        """What the contents and the version of what is made of them come to."""
+        """A digest of the contents and of the preparation's version."""
         found = hashlib.sha256(f"{version}".encode())
         with progress(f"reading {self.dataset}", self._stat()[1] >> 20, "MB") as advance:
             unshown = 0
@@ -219,8 +219,7 @@ class Listing:
             except OSError as error:
                 raise unreadable(self.dataset, Path(self._path(name)), error) from None
             size += facts.st_size
-            # The time of the last change of the inode cannot be set, so that contents written anew with their old
-            # time are noticed, too.
+            # The inode's change time cannot be set, so contents rewritten with their old time are noticed too.
             times = f"\0{facts.st_size}\0{facts.st_mtime_ns}\0{facts.st_ctime_ns}\0"
             stamp.update(os.fsencode(name) + times.encode())
         return stamp.hexdigest(), size
@@ -230,7 +229,7 @@ class Listing:
 
 
 def remember(listing: Listing, origin: Origin) -> None:
-    """Keep what was read; where nothing can be written, it is forgotten."""
+    """Remember what was read, if the folder can be written."""
     if recall(listing) == origin:
         return
     try:
@@ -243,7 +242,7 @@ def remember(listing: Listing, origin: Origin) -> None:
 
 
 def recall(listing: Listing) -> Origin | None:
-    """What was read from these files; None where they were not read, or have changed since."""
+    """What was read from these files; None if they were not read, or have changed since."""
     for home in homes():
         try:
             tree = json.loads(_path(home, listing).read_text())

@@ -1,7 +1,7 @@
-"""A folder of one's own as a data set: a sub-folder for every client, in it .npz files of the arrays `x` and `y`.
+"""A user's folder as a data set: a sub-folder for every client, with .npz files of the arrays `x` and `y`.
 
-Files whose names begin with "test" are for testing, all others for training. What examples must be like is
-checked in own.py; here is only where they lie.
+Files whose names begin with "test" are for testing, all others for training. own.py checks the
+examples; this module only finds them.
 """
 
 import zipfile
@@ -20,7 +20,7 @@ from fedacg.data.pipelines import PlainPipeline
 from fedacg.errors import InputError
 
 HELD_OUT = 10
-"""Where nobody has test files, every tenth example of a client is for testing: its tenth, twentieth and so on."""
+"""If no client has test files, every tenth example of a client is for testing: its tenth, twentieth and so on."""
 
 Pieces = list[TensorExamples]
 """The examples of one client, file after file."""
@@ -38,7 +38,7 @@ def read(path: str) -> Dataset:
 
 
 def read_clients(folders: Sequence[Path]) -> Dataset:
-    """The data set that clients make up, each in a folder of its own; it may have no test examples."""
+    """The data set made of clients, each in its own folder; it may have no test examples."""
     files = [sorted(folder.glob("*.npz")) for folder in folders]
     for folder, inside in zip(folders, files, strict=True):
         if all(map(_for_testing, inside)):
@@ -57,12 +57,12 @@ def read_clients(folders: Sequence[Path]) -> Dataset:
 
 def _client_folders(path: str) -> list[Path]:
     if not path:
-        raise InputError("data.path = '': must say where the data set folder lies")
+        raise InputError("data.path = '': must be the path of the data set folder")
     if not Path(path).is_dir():
         raise InputError(f"data.path = {path}: there is no such folder")
     inside = [each for each in Path(path).iterdir() if each.is_dir() and not each.name.startswith(".")]
     if not inside:
-        raise InputError(f"data.path = {path}: must hold a sub-folder for every client, and has none")
+        raise InputError(f"data.path = {path}: must have a sub-folder for every client, but has none")
     return sorted(inside)
 
 
@@ -72,11 +72,11 @@ def _for_testing(file: Path) -> bool:
 
 def _read_file(path: Path) -> TensorExamples:
     if not zipfile.is_zipfile(path):
-        raise InputError(f"{path}: is no .npz file, or is damaged")
+        raise InputError(f"{path}: is not an .npz file, or is damaged")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in ("x", "y") if name in arrays}
-    except Exception as error:  # a damaged archive fails in a dozen ways, and nothing but reading is done here
+    except Exception as error:  # a damaged archive fails in a dozen ways, and only reading happens here
         raise InputError(f"{path}: must hold arrays of numbers, x and y ({error})") from None
     for name in ("x", "y"):
         if name not in found:
@@ -85,7 +85,7 @@ def _read_file(path: Path) -> TensorExamples:
 
 
 def _hold_out(pieces: Pieces) -> tuple[Pieces, Pieces]:
-    """A client's examples with every tenth apart; one with fewer keeps them all."""
+    """A client's examples with every tenth split off; a client with fewer keeps them all."""
     whole = _together([pieces])
     held = torch.arange(len(whole)) % HELD_OUT == HELD_OUT - 1
     if not held.any():

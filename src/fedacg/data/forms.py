@@ -1,6 +1,6 @@
-"""Data in the forms that people have them: pairs of arrays, map-style data sets, clients loaded on demand.
+"""User data in their usual forms: pairs of arrays, map-style data sets, clients loaded on demand.
 
-Each becomes `Examples`; that they fit together is checked in own.py. Tables are in tables.py.
+Each becomes `Examples`; own.py checks that they are consistent. Tables are in tables.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,21 +19,21 @@ from fedacg.errors import InputError
 
 Array = Tensor | NDArray[Any]
 Several = tuple[Array, ...] | Mapping[str, Array]
-"""Inputs of a model that takes several tensors, by place or by name."""
+"""Inputs of a model that takes several tensors, by position or by name."""
 Pair = tuple[Array | Several, Array]
 Client = Any
 """A pair, `Examples`, or a map-style data set of pairs such as torch's `Dataset`."""
 
 
 class Kind(NamedTuple):
-    """What examples are like, which must be the same for all clients."""
+    """Type and shape of examples, which must be the same for all clients."""
 
     inputs: str
     """Type and shape, in words."""
     label: tuple[int, ...]
     """The shape of one."""
     shape: tuple[int, ...]
-    """That of one input; of several tensors there is none."""
+    """The shape of one input; none for several tensors."""
 
 
 class MapStyle(Protocol):
@@ -80,7 +80,7 @@ def to_examples(given: Client, place: str) -> Examples:
         positions = MappedExamples(whole_set, given.indices).indices  # checks them
         return not_empty(ViewExamples(base, positions), place)
     if _is_table(given):
-        advice = "say which of its columns are what: fedacg.data.columns(…, inputs=…, label=…)"
+        advice = "name its columns: fedacg.data.columns(…, inputs=…, label=…)"
         raise InputError(f"{place}: is a {type(given).__name__}; {advice}")
     mapped = hasattr(given, "__len__") and hasattr(given, "__getitem__")
     if not mapped or isinstance(given, IterableDataset | Tensor | np.ndarray | str | bytes):
@@ -92,11 +92,11 @@ def to_examples(given: Client, place: str) -> Examples:
 
 
 def _mapped(given: MapStyle, place: str) -> Examples:
-    """All of a map-style data set, whose first item shows what they are."""
+    """All examples of a map-style data set; its first item shows their form."""
     examples = not_empty(MappedExamples(given, range(len(given))), place)
     item: object = given[0]
     if isinstance(item, Mapping):
-        advice = "say which of its entries are what: fedacg.data.columns(…, inputs=…, label=…)"
+        advice = "name its entries: fedacg.data.columns(…, inputs=…, label=…)"
         raise InputError(f"{place}: its items are dictionaries; {advice}")
     if not isinstance(item, tuple | list) or len(item) != 2:
         found = f"{len(item)} things" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
@@ -130,13 +130,13 @@ def _check_lengths(x: Inputs, y: Tensor, place: str) -> None:
         if each_x.ndim == 0 or y.ndim == 0:
             raise InputError(f"{place}: x and y must have a first dimension that counts the examples")
         if len(each_x) != len(y):
-            raise InputError(f"{place}: x has {len(each_x)} examples and y has {len(y)}; they must be as many")
+            raise InputError(f"{place}: x has {len(each_x)} examples and y has {len(y)}; the numbers must match")
     if len(y) == 0:
         raise _empty(place)
 
 
 def not_empty(examples: Examples, place: str) -> Examples:
-    """Examples, unless there are none."""
+    """The examples; refused if there are none."""
     if len(examples) == 0:
         raise _empty(place)
     return examples
@@ -152,12 +152,12 @@ def _is_several(x: object) -> bool:
 
 
 def to_inputs(given: object, place: str) -> Inputs:
-    """One tensor, or several by place or by name."""
+    """One tensor, or several by position or by name."""
     if isinstance(given, Mapping):
         for name in given:
             if not (isinstance(name, str) and name.isidentifier()):
                 raise InputError(
-                    f"{place}: {name!r} names no argument of a model; must be as in forward(ids, mask)"
+                    f"{place}: {name!r} is not an argument name of a model; must be as in forward(ids, mask)"
                 )
         return {str(name): to_tensor(array, f"{place}[{name!r}]") for name, array in given.items()}
     if isinstance(given, tuple) and _is_several(given):
@@ -166,7 +166,7 @@ def to_inputs(given: object, place: str) -> Inputs:
 
 
 def to_tensor(given: object, place: str) -> Tensor:
-    """Numbers of whatever kind as a tensor."""
+    """Numbers of any kind as a tensor."""
     try:
         if isinstance(given, np.ndarray):
             return torch.from_numpy(np.require(given, requirements=["W"]))
@@ -190,10 +190,11 @@ def _is_table(given: object) -> bool:
 
 
 class LazyClients:
-    """Clients that are loaded when they take part, so that no more than one or two are in memory in any process.
+    """Clients that are loaded when they take part, so that at most two are in the memory of any process.
 
     `load(i)` gives client i, in any form that `fedacg.run` takes for one. `sizes` are the numbers of examples;
-    without them a client is loaded once more to be counted. `load_test(i)` gives a client's own test examples.
+    without them, a client is loaded an extra time to be counted. `load_test(i)` gives a client's own test
+    examples.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ class LazyClients:
     ) -> None:
         for what, listed in (("sizes", sizes), ("names", names)):
             if listed is not None and len(listed) != count:
-                raise InputError(f"{what}: are {len(listed)} for {count} clients; must be one for each")
+                raise InputError(f"{what}: has {len(listed)} entries for {count} clients; must have one for each")
         self._sizes = dict(enumerate(map(whole, sizes))) if sizes is not None else {}
         for client, size in self._sizes.items():
             if size < 1:
@@ -215,9 +216,9 @@ class LazyClients:
         self.count, self.load, self.load_test = count, load, load_test
         self.names = tuple(map(str, names)) if names is not None else ()
         self.like: Kind | None = None
-        """What every client's examples must be like; set when the first has been seen."""
+        """The type and shape of every client's examples; set when the first has been seen."""
         self.classes = 0
-        """Labels must be below it; 0 does not say."""
+        """The number of classes; 0 if unknown."""
         self._last: tuple[int, Examples] | None = None
 
     def __len__(self) -> int:
@@ -227,7 +228,7 @@ class LazyClients:
         if not 0 <= client < self.count:
             raise IndexError(client)
         if self._last is None or self._last[0] != client:
-            self._last = None  # the old one goes before the new one comes
+            self._last = None  # free the old one before loading the new one
             self._last = client, self._checked(client)
         return self._last[1]
 
@@ -237,7 +238,7 @@ class LazyClients:
         return self._sizes[client]
 
     def place(self, client: int) -> str:
-        """What errors call a client."""
+        """A client's name in errors."""
         return f"clients[{self.names[client]!r}]" if self.names else f"clients[{client}]"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -247,7 +248,7 @@ class LazyClients:
         place = self.place(client)
         examples = to_examples(self.load(client), place)
         if client in self._sizes and len(examples) != self._sizes[client]:
-            raise InputError(f"{place}: has {len(examples)} examples, and sizes say {self._sizes[client]}")
+            raise InputError(f"{place}: has {len(examples)} examples, but sizes says {self._sizes[client]}")
         if self.like is not None:
             check_like(examples, place, self.like, "the first client")
             if self.classes and isinstance(examples, TensorExamples | SeveralExamples):
@@ -260,13 +261,13 @@ class LazyClients:
 
 
 def kind_of(examples: Examples) -> Kind:
-    """What examples are like, seen in the first."""
+    """Type and shape of examples, taken from the first."""
     x, y = examples.fetch(torch.zeros(1, dtype=torch.int64))
     return Kind(described(x), tuple(y.shape[1:]), tuple(x.shape[1:]) if isinstance(x, Tensor) else ())
 
 
 def check_like(examples: Examples, place: str, like: Kind, first: str) -> None:
-    """Refuse examples whose inputs or labels are not those of the first."""
+    """Refuse examples whose inputs or labels differ in type or shape from the first."""
     kind = kind_of(examples)
     if kind.inputs != like.inputs:
         raise InputError(f"{place}: x holds {kind.inputs}, {first} {like.inputs}")
@@ -275,6 +276,6 @@ def check_like(examples: Examples, place: str, like: Kind, first: str) -> None:
 
 
 def nothing_like(examples: Examples) -> Examples:
-    """No examples at all, of the same kind as these."""
+    """An empty set of examples of the same kind."""
     x, y = examples.fetch(torch.zeros(1, dtype=torch.int64))
     return in_memory(each(lambda tensor: tensor[:0], x), y[:0])

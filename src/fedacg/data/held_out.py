@@ -1,4 +1,4 @@
-"""Validation data: a part that is held out of the training data, or of the test set, to choose by.
+"""Validation data: a part of the training data, or of the test set, that is held out for choosing.
 
 What is held out follows from the seed and, where every client gives some, from the client's number, so it is
 the same wherever and whenever a client is made.
@@ -48,7 +48,7 @@ class RemainingClients:
 
 @dataclass(frozen=True)
 class ChosenClients:
-    """Some of other clients, numbered anew."""
+    """A selection of other clients, renumbered."""
 
     base: Clients
     chosen: Tensor
@@ -64,7 +64,7 @@ class ChosenClients:
 
 
 def select(examples: Examples, index: Tensor) -> Examples:
-    """Some of the examples, as a view on what they are a view on themselves."""
+    """A selection of the examples, as a view of their base."""
     if isinstance(examples, ViewExamples):
         return ViewExamples(examples.base, examples.index[index])
     if isinstance(examples, SpanExamples):
@@ -73,7 +73,7 @@ def select(examples: Examples, index: Tensor) -> Examples:
 
 
 def draw(examples: Examples, count: int, rng: np.random.Generator) -> Examples:
-    """At most so many of the examples; 0 is all."""
+    """At most `count` of the examples; 0 takes all."""
     if not 0 < count < len(examples):
         return examples
     drawn = rng.choice(len(examples), size=count, replace=False)
@@ -81,7 +81,7 @@ def draw(examples: Examples, count: int, rng: np.random.Generator) -> Examples:
 
 
 def hold_out(data: FederatedData, settings: DataSettings, seed: int) -> FederatedData:
-    """The data with the validation set that the settings ask for, and without it elsewhere."""
+    """The data with the requested validation set, removed from where it was held out."""
     fraction = settings.validation
     if not fraction:
         return data
@@ -127,7 +127,7 @@ def _join(parts: Sequence[Examples]) -> Examples:
 
 
 def _count(whole: int, fraction: float) -> int:
-    """How many of a client's examples are held out: the nearest number that leaves it one."""
+    """The number of a client's examples that is held out: the nearest that leaves it one."""
     return min(int(fraction * whole + 0.5), max(whole - 1, 0))
 
 

@@ -1,9 +1,9 @@
-"""Where the data sets come from: addresses and checksums of what can be downloaded, and what is fetched by hand.
+"""Sources of the data sets: addresses and checksums of downloads, and instructions for manual ones.
 
-Beside them the counts of the complete sets, as their makers state them, and how a copy differs from them.
+Also the published counts of the complete sets, and how a copy differs from them.
 
-Downloading is done in download.py. Errors take their advice from here, so that none advises a download that there
-is not.
+download.py does the downloading. Errors take their advice from here, so that none suggests a download that does
+not exist.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ def _below(site: str, folder: str, files: dict[str, str]) -> tuple[Remote, ...]:
     return tuple(Remote(site + file, md5, folder + file) for file, md5 in files.items())
 
 
-# Of CIFAR the binary layout: it holds the same examples as the pickled one, and nothing that could run.
+# CIFAR's binary layout: the same examples as the pickled one, and nothing executable.
 _CIFAR = "https://www.cs.toronto.edu/~kriz/"
 REMOTES: dict[str, tuple[Remote, ...]] = {
     "cifar10": _below(_CIFAR, "", {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"}),
@@ -34,7 +34,7 @@ REMOTES: dict[str, tuple[Remote, ...]] = {
     "tiny-imagenet": _below(
         "http://cs231n.stanford.edu/", "", {"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"}
     ),
-    # MNIST's own site answers no more; this is the mirror that torchvision uses.
+    # MNIST's own site is gone; this is the mirror that torchvision uses.
     "mnist": _below(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "mnist/",
@@ -76,7 +76,7 @@ def published_md5(file: str) -> str:
 
 
 def or_get(name: str) -> str:
-    """How else a data set can be had, as the end of a sentence."""
+    """How to get a data set, as the end of a sentence."""
     if name in REMOTES:
         return f", or run: fedacg data get {name}"
     return f". To get it: {BY_HAND[name]}" if name in BY_HAND else ""
@@ -84,21 +84,21 @@ def or_get(name: str) -> str:
 
 @dataclass(frozen=True)
 class Published:
-    """What is known of the complete data set; None for what is not."""
+    """The counts of the complete data set; None for unknown ones."""
 
     train: int | None = None
     test: int | None = None
     together: int | None = None
-    """Training and test examples, where the cut between them is this project's own."""
+    """Training and test examples together, if the split between them is this project's own."""
     train_per_class: int | None = None
     test_per_class: int | None = None
-    """Where all classes have equally many."""
+    """Examples per class, if all classes have the same number."""
     clients: int | None = None
     least_clients: int | None = None
-    """Where the makers' own numbers differ: no complete copy has fewer."""
+    """The least number of clients of a complete copy, if the authors' own numbers differ."""
 
     def differences(self, contents: Contents, classes: int) -> list[str]:
-        """How the counts of a copy differ from the published ones, each as words without a subject."""
+        """Differences of a copy's counts from the published ones, each a phrase without a subject."""
         train, test = len(contents.train), len(contents.test)
         clients = len(contents.owners.names) if contents.owners else 0
         expected = (

@@ -1,7 +1,7 @@
-"""Users' own data: clients given one by one, or a data set that any split can deal, by the name of a function too.
+"""User data: clients given one by one, or a data set for any split, also by the name of a function.
 
-Everything is checked here, once, and errors name the part that does not fit; from then on own data are like any
-other. Data in files live in folder.py.
+Everything is checked here, once, and errors name the invalid part; after that, user data are like any other. Data
+in files are in folder.py.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ from fedacg.data.rearranged import JoinedExamples
 from fedacg.errors import InputError
 
 Part = tuple[str, Examples]
-"""Examples, and what errors call them."""
+"""Examples, and their name in errors."""
 
 
 def from_pairs(
@@ -74,7 +74,7 @@ def from_pairs(
     found: Clients = lazy or ListedClients(
         [to_examples(client, place) for client, place in zip(listed, places, strict=True)]
     )
-    # Of lazy clients none is held here: the first goes when the next is loaded.
+    # No lazy client is held here: the first is freed when the next is loaded.
     tests, own_tests = _tests(test, places, lazy, found)
     like = kind_of(found[0])
     if lazy is None:
@@ -97,14 +97,14 @@ def from_pairs(
 
 
 def _lazy(clients: Any) -> LazyClients:
-    """A sequence of the user's own as clients that are loaded on demand."""
+    """A user's sequence as clients that are loaded on demand."""
     if isinstance(clients, LazyClients):
         return copy(clients)
     if isinstance(clients, Tensor | np.ndarray) or not hasattr(clients, "__getitem__"):
         raise InputError(f"clients: is a {type(clients).__name__}; must be a list or another sequence of clients")
     if hasattr(clients, "iloc") or hasattr(clients, "column_names"):
         raise InputError(
-            f"clients: is a {type(clients).__name__}; say whose each row is: "
+            f"clients: is a {type(clients).__name__}; name the column with the client of each row: "
             "fedacg.data.by_client(…, client=…, inputs=…, label=…)"
         )
     sizes = [clients.size(i) for i in range(len(clients))] if callable(getattr(clients, "size", None)) else None
@@ -114,7 +114,7 @@ def _lazy(clients: Any) -> LazyClients:
 def _tests(
     test: Any, places: list[str], lazy: LazyClients | None, clients: Clients
 ) -> tuple[list[Part], Clients | None]:
-    """The test sets, and each client's own where it is known whose they are."""
+    """The test sets, and each client's own if test examples have owners."""
     if isinstance(test, Mapping):
         nothing = nothing_like(clients[0])
         own = [nothing] * len(places)
@@ -122,7 +122,7 @@ def _tests(
             place = f"clients[{key!r}]"
             if place not in places and f"clients[{str(key)!r}]" not in places:
                 raise InputError(
-                    f"test: {key!r} is not one of the clients, whose names or numbers its keys must be"
+                    f"test: {key!r} is not one of the clients; keys must be clients' names or numbers"
                 )
             number = places.index(place if place in places else f"clients[{str(key)!r}]")
             own[number] = to_examples(given, f"test[{key!r}]")
@@ -147,7 +147,7 @@ def dataset(
     classes: int | None = None,
     pipeline: Pipeline | None = None,
 ) -> Dataset:
-    """A data set that every split can deal.
+    """A data set for every split.
 
     `clients` says whose each training example is, by a number or a name, and makes the split `natural` possible;
     `test_clients` says so for the test examples. Without it they are nobody's, and any choice of clients is tested
@@ -158,7 +158,7 @@ def dataset(
     (_, trains), (_, tests) = parts
     owners = None
     if clients is None and test_clients is not None:
-        raise InputError("test_clients: are given without clients, whose names they must be")
+        raise InputError("test_clients: are given without clients; give clients as well")
     if clients is not None:
         owner = _ids(clients, "clients", len(trains))
         names = np.unique(owner)
@@ -182,42 +182,40 @@ def from_function(name: str) -> Dataset:
         raise InputError(f"data.name = {name}: {error}") from error
     if not isinstance(made, Dataset):
         raise InputError(
-            f"data.name = {name}: returned {type(made).__name__}; must return what fedacg.data.dataset makes"
+            f"data.name = {name}: returned {type(made).__name__}; must return a result of fedacg.data.dataset"
         )
     return made
 
 
 def classes_and_shape(parts: list[Part], classes: int | None = None) -> tuple[int, tuple[int, ...]]:
-    """How many classes there are, and the shape of an input; labels must be classes, one an example."""
+    """The number of classes, and the shape of an input; labels must be classes, one per example."""
     for place, examples in parts:
         _, y = examples.fetch(torch.zeros(1, dtype=torch.int64))
         if y.is_floating_point():
             raise _no_classes(place)
         if y.ndim != 1:
-            raise InputError(
-                f"{place}: y must be one label an example; those here have shape {tuple(y.shape[1:])}"
-            )
+            raise InputError(f"{place}: y must have one label per example; these have shape {tuple(y.shape[1:])}")
     return _count_classes(parts, classes), _common_shape(parts)
 
 
 def _no_classes(place: str) -> InputError:
-    return InputError(f"{place}: y must be whole numbers, as classes are; it is floating point")
+    return InputError(f"{place}: y must be whole numbers (classes); it is floating point")
 
 
 def _ids(given: Sequence[int] | Sequence[str] | Array, place: str, count: int) -> NDArray[Any]:
-    """One number or one name an example."""
+    """One number or name per example."""
     ids = np.asarray(given)
     if ids.dtype.kind == "O" and all(isinstance(each, str) for each in ids.flat):
         ids = ids.astype(str)
     if ids.ndim != 1 or ids.dtype.kind not in "iuU":
         raise InputError(f"{place}: must be one row of whole numbers or of texts, not {ids.dtype} {ids.shape}")
     if len(ids) != count:
-        raise InputError(f"{place}: has {len(ids)} entries for {count} examples; they must be as many")
+        raise InputError(f"{place}: has {len(ids)} entries for {count} examples; the numbers must match")
     return ids
 
 
 def _sorted(examples: Examples, owner: NDArray[Any], names: NDArray[Any]) -> tuple[Examples, Tensor]:
-    """The examples owner after owner, and where each owner's begin."""
+    """The examples sorted by owner, and where each owner's begin."""
     order = np.argsort(owner, kind="stable")
     ends = np.searchsorted(owner[order], names, side="right")
     return ViewExamples(examples, torch.from_numpy(order)), torch.from_numpy(np.concatenate([[0], ends]))

@@ -1,6 +1,6 @@
-"""From storage type to what the model eats: images normalised by channel, anything else nearly as it is.
+"""From storage type to model input: images normalised by channel, anything else nearly unchanged.
 
-A pipeline is the last step before the model and the only one that makes floating point.
+A pipeline is the last step before the model and the only one that converts to floating point.
 Random rotation, crop and flip of training images come first, composed into one integer gather.
 """
 
@@ -95,7 +95,7 @@ class ImagePipeline:
 def _normalising(
     mean: tuple[float, ...], std: tuple[float, ...], white: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What to multiply with and what to add, per channel."""
+    """Factor and offset per channel."""
     scale = torch.tensor([1 / (white * s) for s in std]).view(-1, 1, 1)
     shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).view(-1, 1, 1)
     return scale.to(device), shift.to(device)

@@ -1,8 +1,8 @@
 """Data sets that are slow to read, prepared once: arrays in files that are memory-mapped from then on.
 
-A prepared data set is a folder of .npy files that appears under its name only when it is whole. The name carries a
-digest of the contents that it was made from, so that other contents make another one, and the same contents are
-recognised wherever they lie. It can be deleted at any time; cleaning.py finds those that nothing needs any more.
+A prepared data set is a folder of .npy files that appears under its name only when it is complete. The name has a
+digest of the contents it was made from, so that other contents make another one, and the same contents are
+recognised anywhere. It can be deleted at any time; cleaning.py finds those that are no longer needed.
 """
 
 import fcntl
@@ -29,19 +29,19 @@ from fedacg.errors import InputError
 
 MANIFEST = "manifest.json"
 _STAMPS = 8
-"""How many stamps of the same contents are remembered."""
+"""Stamps of the same contents that are remembered."""
 _HEADER = 128
-"""Bytes of an array's file that must be as they were written, so that none is opened with a damaged header."""
+"""Leading bytes of an array's file that are checked, so that none is opened with a damaged header."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a prepared data set was made of, and what its files must be like."""
+    """What a prepared data set was made from, and the expected state of its files."""
 
     name: str
     version: int
     copy: str
-    """The copy that it was made of, or was last recognised in."""
+    """The copy it was made from, or was last recognised in."""
     stamps: tuple[str, ...]
     """Of files with these contents, the latest last."""
     files: dict[str, tuple[int, str]]
@@ -49,7 +49,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest | None":
-        """That of a whole preparation; None for anything else."""
+        """The manifest of a complete preparation; None for anything else."""
         try:
             tree = json.loads((folder / MANIFEST).read_text())
             files = {file: (int(size), str(head)) for file, (size, head) in tree["files"].items()}
@@ -59,17 +59,17 @@ class Manifest:
             return None
 
     def write(self, folder: Path) -> None:
-        """Whole or not at all."""
+        """Write it atomically."""
         with NamedTemporaryFile("w", dir=folder, prefix=f".{MANIFEST}.", delete=False) as file:
             json.dump(asdict(self), file)
         Path(file.name).replace(folder / MANIFEST)
 
 
 def prepare(version: int, listing: Listing, make: Callable[[Path], None], *, fresh: bool = False) -> Path:
-    """The folder of arrays that `make(folder)` fills, made anew only for other contents or another version.
+    """The folder of arrays that `make(folder)` fills, made again only for other contents or another version.
 
-    `version` is raised when `make` changes; `fresh` makes it anew in any case. The folder lies in the data root,
-    or in the user's cache where the data root cannot be written.
+    `version` is raised when `make` changes; `fresh` makes it again in any case. The folder is in the data root,
+    or in the user's cache if the data root cannot be written.
     """
     found = None if fresh else find(version, listing)
     if found:
@@ -91,7 +91,7 @@ def prepare(version: int, listing: Listing, make: Callable[[Path], None], *, fre
 
 
 def find(version: int, listing: Listing, *, by_contents: bool = False) -> Path | None:
-    """What was prepared from these very files before, or from others with the same contents; None for nothing."""
+    """What was prepared from these files before, or from others with the same contents; None if nothing was."""
     stamp = listing.first_stamp
     whole = {folder: found for folder in prepared_folders(listing.dataset) if (found := Manifest.read(folder))}
     for folder, manifest in whole.items():
@@ -115,7 +115,7 @@ def prepared_folders(name: str) -> list[Path]:
 def _remember(folder: Path, manifest: Manifest, listing: Listing, stamp: str) -> None:
     """Note that files with this stamp have the contents that the folder was made of."""
     stamps = (*manifest.stamps, stamp)[-_STAMPS:]
-    with suppress(OSError):  # not ours to write: then the contents are compared again next time
+    with suppress(OSError):  # not writable: then the contents are compared again next time
         Manifest(manifest.name, manifest.version, str(listing.copy), stamps, manifest.files).write(folder)
 
 
@@ -138,7 +138,7 @@ def _make(
                     os.fsync(written.fileno())
             if (
                 replace or Manifest.read(folder) is None
-            ):  # else another process was faster, and its work is as good
+            ):  # else another process was faster, and its result is the same
                 shutil.rmtree(folder, ignore_errors=True)
                 partial.rename(folder)
     except OSError as error:
@@ -153,7 +153,7 @@ def _facts(file: Path) -> tuple[int, str]:
 
 @contextmanager
 def lock(home: Path, name: str, *, wait: bool = True) -> Iterator[bool]:
-    """Keep others from preparing the same data set; False where that cannot be, and others may be at it, too."""
+    """Lock the preparation of a data set; False if locking is impossible, and others may be preparing it too."""
     with ExitStack() as stack:
         try:
             file = stack.enter_context((home / f".{name}.lock").open("a"))
@@ -165,14 +165,14 @@ def lock(home: Path, name: str, *, wait: bool = True) -> Iterator[bool]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a process left that was killed while it made this folder."""
+    """Remove what a killed process left of this folder."""
     for draft in folder.parent.glob(f".{folder.name}.*"):
         shutil.rmtree(draft, ignore_errors=True)
 
 
 @dataclass(frozen=True)
 class MappedArray:
-    """A .npy file as a tensor; travels to other processes as its path, and costs none of them memory."""
+    """A .npy file as a tensor; it is passed to other processes as its path, and costs none of them memory."""
 
     path: Path
 
@@ -183,7 +183,7 @@ class MappedArray:
             return torch.from_numpy(np.load(self.path, mmap_mode="c"))
         except (OSError, ValueError, EOFError) as error:
             raise InputError(
-                f"{self.path}: cannot be read as an array ({error}); delete its folder, it is prepared anew"
+                f"{self.path}: cannot be read as an array ({error}); delete its folder, and it is prepared again"
             ) from None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -212,11 +212,11 @@ class StoredExamples:
 
 
 def array_file(folder: Path, name: str, shape: tuple[int, ...], dtype: type = np.uint8) -> NDArray[Any]:
-    """A new array that lies in the file `<name>.npy` of a folder, to be filled without holding it in memory."""
+    """A new array in the file `<name>.npy` of a folder, to be filled without holding it in memory."""
     path = folder / f"{name}.npy"
     array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
     if sys.platform == "linux":
-        # A full disk is met here as an error; met while the array is filled, it would end the process.
+        # A full disk is an error here; while the array is filled, it would kill the process.
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array

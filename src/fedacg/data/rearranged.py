@@ -1,4 +1,4 @@
-"""Clients' data arranged otherwise: a part of each held out to test on, or all of them in one place."""
+"""Clients' data rearranged: a part of each held out for testing, or all of them in one place."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class JoinedExamples:
 
     parts: Sequence[Examples] | Clients
     sizes: Sequence[int] | None = None
-    """How many each has; None counts them."""
+    """The size of each; None counts them."""
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -57,7 +57,7 @@ class JoinedExamples:
             if not places or places[-1][0] != part:
                 places.append((part, []))
             places[-1][1].append(position - (self._ends[part - 1] if part else 0))
-        if not places:  # nothing is asked for: nothing of the first
+        if not places:  # an empty request: an empty part of the first
             places.append((0, []))
         return order, [(part, torch.tensor(inside, dtype=torch.int64)) for part, inside in places]
 
@@ -74,7 +74,7 @@ def pool(data: FederatedData) -> FederatedData:
 
 @dataclass(frozen=True)
 class _Part:
-    """Of each client the examples that are held out, or those that are left."""
+    """Each client's held-out examples, or the remaining ones."""
 
     whole: Clients
     fraction: float
@@ -101,6 +101,6 @@ class _Part:
 
 
 def hold_out_tests(data: FederatedData, fraction: float, seed: int) -> FederatedData:
-    """The same data with a part of each client's examples apart, to test on; a client with one keeps it."""
+    """The same data with a part of each client's examples held out for testing; a client with one keeps it."""
     rest, held = (_Part(data.clients, fraction, seed, part) for part in (False, True))
     return replace(data, clients=rest, own_tests=held)

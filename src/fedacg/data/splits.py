@@ -1,7 +1,7 @@
-"""Who holds which examples: each split is one function from labels to a `Split`, named in one dict.
+"""Splits of examples among clients: each is one function from labels to a `Split`, named in one dict.
 
-A split knows nothing of inputs or of training; it is one array of positions with offsets, so it
-costs the same whatever the number of clients, and is saved and loaded as one file.
+A split knows nothing about inputs or training; it is one array of positions with offsets, so its cost does not
+depend on the number of clients, and it is saved and loaded as one file.
 """
 
 import os
@@ -23,11 +23,11 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _CELLS = 4_000_000
-"""Labels × classes that are looked at in one go."""
+"""Labels × classes that are processed at a time."""
 
 
 def ratios(alpha: float, parts: int, rng: np.random.Generator) -> Floats:
-    """One draw from the symmetric Dir(α): so many ratios that add up to 1."""
+    """One draw from the symmetric Dir(α): `parts` ratios that add up to 1."""
     logs = log_gammas(alpha, (parts,), rng)
     weights = np.exp(logs - logs.max())
     return np.asarray(weights / weights.sum())
@@ -45,7 +45,7 @@ def log_gammas(alpha: float, shape: tuple[int, ...], rng: np.random.Generator) -
 
 
 def serve(logs: Floats, sizes: Ints, stock: Ints, rng: np.random.Generator) -> Ints:
-    """How many of each class every client gets, one a row, when they are served one after the other.
+    """How many of each class every client gets, one client per row, if clients are served one after the other.
 
     Client i draws `sizes[i]` labels by the ratios `logs[i]` from what the clients before it left of `stock`, which
     holds enough for all. Many are served at a time, as if nothing could run out; from the first at whom a class
@@ -66,7 +66,7 @@ def serve(logs: Floats, sizes: Ints, stock: Ints, rng: np.random.Generator) -> I
         if good == len(drawn):
             block = min(2 * block, most)
             continue
-        # Back in the stream to where the good ones leave it.
+        # Rewind the stream to the end of the valid draws.
         rng.bit_generator.state = before
         rng.random(int(sizes[done - good : done].sum()))
         counts[done] = draw_labels(logs[done], int(sizes[done]), left, rng)
@@ -118,7 +118,7 @@ class Split:
     offsets: Tensor
 
     def save(self, path: Path) -> None:
-        """Write the split as an .npz file with the arrays `order` and `offsets`, whole or not at all."""
+        """Write the split atomically as an .npz file with the arrays `order` and `offsets`."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
@@ -135,7 +135,7 @@ class Split:
 
 
 def load(path: Path, *, examples: int, clients: int) -> Split:
-    """Read a saved split, and refuse it unless it deals exactly these examples to these clients."""
+    """Read a saved split, and refuse it unless it has exactly this many examples and clients."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             order, offsets = arrays["order"], arrays["offsets"]
@@ -149,11 +149,11 @@ def load(path: Path, *, examples: int, clients: int) -> Split:
     if len(offsets) - 1 != clients:
         raise _refused(path, f"has {len(offsets) - 1} clients where data.clients = {clients}")
     if len(order) != examples:
-        raise _refused(path, f"deals {len(order)} examples where the data set has {examples}")
+        raise _refused(path, f"has {len(order)} examples where the data set has {examples}")
     if not np.array_equal(np.sort(order), np.arange(examples)):
-        raise _refused(path, "must deal every example exactly once")
+        raise _refused(path, "must have every example exactly once")
     if offsets[0] != 0 or offsets[-1] != examples or bool((np.diff(offsets.astype(np.int64)) < 1).any()):
-        raise _refused(path, f"offsets must climb from 0 to {examples}, by at least one example a client")
+        raise _refused(path, f"offsets must rise from 0 to {examples}, by at least one example per client")
     return _split(order, offsets)
 
 
@@ -218,7 +218,7 @@ def dirichlet_unequal(labels: Tensor, clients: int, alpha: float, rng: np.random
 
 
 def shards(labels: Tensor, clients: int, classes: int, rng: np.random.Generator) -> Split:
-    """So many shards for each client, of one class each: no client has more than `classes` classes.
+    """`classes` shards for each client, of one class each: no client has more than `classes` classes.
 
     After McMahan et al. (AISTATS 2017), who cut the examples, sorted by label, into shards of one size and deal
     them out at random. There a shard may have two classes. Here each class is cut by itself, into equal shards, as
@@ -243,7 +243,7 @@ def shards(labels: Tensor, clients: int, classes: int, rng: np.random.Generator)
 
 
 Splitter = Callable[[Tensor, DataSettings, np.random.Generator], Split]
-"""From labels and the [data] table; a split leaves alone what it has no use for."""
+"""A split from labels and the [data] table; it ignores keys it does not use."""
 
 SPLITS: dict[str, Splitter] = {
     "iid": lambda labels, data, rng: iid(len(labels), data.clients, rng),
@@ -255,7 +255,7 @@ SPLITS: dict[str, Splitter] = {
 
 
 def _coded(labels: Tensor) -> tuple[Ints, Ints]:
-    """The labels as places among the classes that there are, and the number of examples of each class."""
+    """The labels as indices of the classes present, and the number of examples of each class."""
     _, coded, stock = np.unique(labels.numpy(), return_inverse=True, return_counts=True)
     return coded, stock
 
@@ -278,7 +278,7 @@ def _shares(whole: int, parts: Floats) -> Ints:
 
 
 def _spared(sizes: Ints) -> Ints:
-    """What each client gives up so that every empty one can have one example: always the largest gives."""
+    """What each client gives up so that every empty one gets one example: the largest gives first."""
     needed = int((sizes == 0).sum())
     level, high = 1, int(sizes.max())
     while level < high:  # whoever is above the level gives down to it; the highest level that is enough
@@ -292,7 +292,7 @@ def _spared(sizes: Ints) -> Ints:
 
 def _apportion(stock: Ints, shards: int) -> Ints:
     """How many shards each class is cut into: one by one, always for the class whose shards are the largest."""
-    given: Ints = np.maximum(-(-stock * (shards - len(stock)) // stock.sum()), 1)  # all get at least so many
+    given: Ints = np.maximum(-(-stock * (shards - len(stock)) // stock.sum()), 1)  # a lower bound for all
     for _ in range(shards - int(given.sum())):
         given[np.argmax(stock / given)] += 1
     return given

@@ -1,6 +1,6 @@
 """Examples in tables: pandas frames, Hugging Face data sets, dictionaries of arrays, rows that are dictionaries.
 
-None of these packages is needed: a table is known by what it can do.
+None of these packages is required: a table is recognised by its methods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from fedacg.data.forms import Array, not_empty, to_examples, to_inputs, to_label
 from fedacg.errors import InputError
 
 Columns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
-"""A column that holds whole inputs; several, that hold a number each; or either of them for each argument."""
+"""A column of whole inputs; several columns of numbers; or either of them for each argument."""
 
 
 def columns(table: Any, *, inputs: Columns, label: str) -> Examples:
@@ -46,7 +46,7 @@ def by_client(table: Any, *, client: str, inputs: Columns, label: str) -> dict[s
     examples = columns(table, inputs=inputs, label=label)
     owners = np.asarray(_column(table, client))
     if any(owner is None or owner != owner for owner in owners.tolist()):
-        raise InputError(f"table: column {client!r} has rows that say no client")
+        raise InputError(f"table: column {client!r} has rows without a client")
     if owners.ndim != 1 or len(owners) != len(examples):
         raise InputError(f"table: column {client!r} must have one name or number for each row")
     names, numbers = np.unique(owners.astype(str) if owners.dtype.kind == "O" else owners, return_inverse=True)
@@ -61,7 +61,7 @@ class RowExamples:
     def __init__(self, table: Any, inputs: Columns, label: str) -> None:
         self.table, self.inputs, self.label = table, inputs, label
         if len(table):
-            self.fetch(torch.zeros(1, dtype=torch.int64))  # a column that is not there is missed now
+            self.fetch(torch.zeros(1, dtype=torch.int64))  # a missing column shows now
 
     def __len__(self) -> int:
         return len(self.table)
@@ -137,7 +137,7 @@ def _stacked(found: Mapping[str, Any], inputs: str | Sequence[str]) -> Array:
     each_column = [np.asarray(_numbers(found[name], name)) for name in inputs]
     for name, array in zip(inputs, each_column, strict=True):
         if array.ndim != 1:
-            raise InputError(f"table: column {name!r} must hold one number a row to stand beside others")
+            raise InputError(f"table: column {name!r} must hold one number per row to be combined with others")
     kind = np.result_type(np.float32, *each_column)
     return np.stack(each_column, axis=1).astype(kind)
 

@@ -13,7 +13,7 @@ __all__ = ["Answer", "Engine", "Evaluation", "Job", "Task", "one_thread", "start
 
 
 def start(settings: EngineSettings) -> Engine:
-    """The engine that was asked for, its workers under way."""
+    """The requested engine, with its workers starting."""
     if settings.name == "ray":
         return _ray_engine(settings)
     check_device(settings.device)
@@ -23,7 +23,7 @@ def start(settings: EngineSettings) -> Engine:
 
 
 def _ray_engine(settings: EngineSettings) -> Engine:
-    """Imports Ray, which nobody else does: it is an extra of the package, and large."""
+    """The Ray engine. Ray is imported only here: it is an extra of the package, and large."""
     try:
         from fedacg.engines.ray.engine import RayEngine
     except ModuleNotFoundError as error:
@@ -34,7 +34,7 @@ def _ray_engine(settings: EngineSettings) -> Engine:
 
 
 def _cores() -> int:
-    """The cores this process may use; not every system can tell."""
+    """The number of cores this process may use; not every system reports it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

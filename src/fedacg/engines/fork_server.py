@@ -1,8 +1,8 @@
 """The program that workers are forked from: `python -m fedacg.engines.fork_server CONTROL`.
 
 It loads torch once, so that a worker costs a fork and not an import. It starts no thread, since what another
-thread holds at the time of a fork stays locked in the child; should there be one all the same, or should the
-system not tell, each worker is a fresh interpreter. CONTROL is the descriptor of a socket to the parent
+thread holds at the time of a fork stays locked in the child; if there is one all the same, or the system
+does not report it, each worker is a fresh interpreter. CONTROL is the descriptor of a socket to the parent
 (process_pool.py); when that closes, all workers are killed.
 """
 
@@ -57,7 +57,7 @@ def _start(control: socket.socket, descriptors: Sequence[int]) -> int:
 
 
 def _may_fork() -> bool:
-    """Whether this is the only thread, as far as the system tells."""
+    """Whether this is the only thread, as far as the system reports it."""
     return sys.platform == "linux" and len(list(Path("/proc/self/task").iterdir())) == 1
 
 

@@ -1,6 +1,6 @@
-"""What engines and their workers say to each other, and what a worker does with an order, wherever it runs.
+"""The messages between engines and workers, and how a worker handles an order, wherever it runs.
 
-The vectors of worker processes lie in segments beside it; what only Ray's actors are told is in ray/engine.py.
+The vectors of worker processes are in separate segments; messages of Ray actors only are in ray/engine.py.
 """
 
 import sys
@@ -28,7 +28,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Order:
-    """Something to do."""
+    """A task for a worker."""
 
     key: int
     """Comes back with the outcome."""
@@ -43,7 +43,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Hello:
-    """First word to a new worker: where to import the user's modules from, and which worker it is."""
+    """First message to a new worker: where to import the user's modules from, and its number."""
 
     path: list[str]
     number: int
@@ -181,6 +181,6 @@ def _pickled(error: Exception) -> bytes:
         data: bytes = cloudpickle.dumps(error)
         cloudpickle.loads(data)
     except Exception:
-        # An exception that does not survive pickling is told in words.
+        # An exception that cannot be pickled is sent as text.
         data = cloudpickle.dumps(RuntimeError("".join(traceback.format_exception(error))))
     return data

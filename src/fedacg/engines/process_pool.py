@@ -1,4 +1,4 @@
-"""Worker processes: how they are started, spoken with and ended. Replacing them is the supervisor's business.
+"""Worker processes: starting, messaging and ending them. The supervisor replaces them.
 
 They are forked from one process that has loaded torch (fork_server.py), which is shared by all pools of a program.
 """
@@ -75,7 +75,7 @@ class ForkServer:
             try:
                 socket.send_fds(self._control, [REQUEST.pack(START, number)], descriptors)
             except OSError:
-                self.close()  # the worker's channel is closed with this, and tells that it is lost
+                self.close()  # the worker's channel is closed with this, which shows that it is lost
             return number
 
     def end(self, number: int) -> str:
@@ -139,7 +139,7 @@ os.register_at_fork(after_in_child=_disconnect_child)
 
 
 class WorkerHandle(Handle):
-    """One worker process, seen from the parent; ready when it has told its process id."""
+    """One worker process, seen from the parent; ready when it has sent its process id."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

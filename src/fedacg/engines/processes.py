@@ -1,6 +1,6 @@
 """Persistent worker processes with one thread and one resident model each, fed through shared memory.
 
-The processes are in process_pool.py; what is given out when, and how they are replaced, in supervisor.py.
+The processes are in process_pool.py; scheduling and replacing them in supervisor.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -77,7 +77,7 @@ class ProcessEngine:
         self._pool.close()
 
     def _announce(self, message: Message, slots: int) -> Segment:
-        """Put a message where the workers read it, and make room for this many replies; return the room."""
+        """Put a message where the workers read it, and allocate space for this many replies; return that space."""
         if self._up is None or self._up.size < slots * self._slot:
             self._up = Segment.create(slots * self._slot)
             self._pool.tell(Room(self._slot), self._down, self._up)

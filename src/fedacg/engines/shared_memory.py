@@ -38,7 +38,7 @@ class Segment:
 
     @classmethod
     def create(cls, size: int) -> "Segment":
-        """A new segment, in memory where there is room and else in an unlinked temporary file."""
+        """A new segment, in memory if it fits, else in an unlinked temporary file."""
         size = max(size, 1)
         roomy = _MEMORY_FOLDER.is_dir() and shutil.disk_usage(_MEMORY_FOLDER).free > 1.1 * size
         folder = _MEMORY_FOLDER if roomy else Path(tempfile.gettempdir())

@@ -1,6 +1,6 @@
-"""Workers and their lifetimes, wherever they run: given orders, kept up to date, replaced when they are lost.
+"""Workers and their lifetimes, wherever they run: they get orders, are kept up to date, and replaced when lost.
 
-Knows what a worker must have been told before an order, not what the orders mean. Orders go out
+It knows what a worker must have received before an order, not what the orders mean. Orders go out
 longest first, and outcomes come back in the order of the cohort.
 """
 
@@ -24,7 +24,7 @@ from fedacg.simulation.scoring import Evaluation, total
 _ATTEMPTS = 3
 
 News = Sequence[tuple[Fact, Sequence[Segment]]]
-"""What a worker has not been told yet, each fact with the segments that follow it."""
+"""Facts that a worker has not received yet, each with the segments that follow it."""
 
 
 class Lost(Exception):
@@ -53,11 +53,11 @@ class Handle(ABC):
 
     @abstractmethod
     def receive(self) -> Outcome | None:
-        """What it has to say, None that it is ready from now on; may raise Lost."""
+        """Its next message; None means that it is now ready. May raise Lost."""
 
     @abstractmethod
     def end(self) -> str:
-        """Stop it, and say how it came to its end if it had before."""
+        """Stop it; return how it ended if it had ended before."""
 
 
 H = TypeVar("H", bound=Handle)
@@ -91,15 +91,15 @@ class Supervisor(ABC, Generic[H]):
 
     @property
     def least_load(self) -> int:
-        """Orders in the hands of the worker that has the fewest; beyond all bounds when none takes any."""
+        """Number of orders of the least busy worker; infinite if none takes any."""
         return min((len(worker.orders) for worker in self._workers if worker.ready), default=sys.maxsize)
 
     def tell(self, fact: Fact, *segments: Segment) -> None:
-        """Set what workers are to know from now on; each is told before its next order."""
+        """Set a fact for all workers; each receives it before its next order."""
         self._facts[type(fact)] = fact, segments
 
     def give(self, order: Order) -> None:
-        """Hand an order to the worker that has the fewest."""
+        """Give an order to the worker that has the fewest."""
         ready = [worker for worker in self._workers if worker.ready]
         if not ready:
             self._again.append(order)
@@ -220,12 +220,12 @@ def in_order(
 
 
 def prepare(supervisor: Supervisor[Any]) -> None:
-    """Have every worker take on the job it was told of."""
+    """Have every worker take on the announced job."""
     list(in_order(supervisor, range(supervisor.size), Prepare, window=supervisor.size))
 
 
 def evaluate(supervisor: Supervisor[Any], job: Job, part: Held, see: See | None) -> Evaluation:
-    """Sums over a part of the data that is held out, for the model that was announced."""
+    """Sums over a held-out part of the data, for the announced model."""
     spans = chunks(len(job.held(part)), job.evaluate_batch)
 
     def order(key: int) -> Evaluate:

@@ -1,7 +1,7 @@
 """FedACG in real federations, on Flower (the extra `flower`); nothing else in the package imports flwr.
 
-`FedACG` makes an existing Flower app FedACG (strategy.py), `add_penalty` its PyTorch clients (client.py). What
-replies must look like is in checks.py. Each is imported when it is asked for.
+`FedACG` is a strategy for an existing Flower app (strategy.py), `add_penalty` adapts its PyTorch clients
+(client.py); checks.py validates replies. Each is imported on first use.
 """
 
 from importlib import import_module

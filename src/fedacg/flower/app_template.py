@@ -1,4 +1,4 @@
-"""A new Flower app in a folder: the experiment in a file, and the few lines that make an app of it."""
+"""A new Flower app in a folder: the experiment in a file, and the few lines that make it an app."""
 
 import json
 import re
@@ -17,7 +17,7 @@ _FILES = ("pyproject.toml", "README.md", "server_app.py", "client_app.py")
 
 
 def describe(tree: Tree, settings: list[str], nodes: int, own_data: bool) -> Experiment:
-    """The experiment of an app for so many nodes; what is set by hand comes last, and wins."""
+    """The experiment of an app for this many nodes; explicit settings come last and win."""
     tree = {key: value for key, value in tree.items() if key != "population"}
     if own_data:
         tree["data"] = {"name": "folder", "split": "natural", "clients": 0}
@@ -32,15 +32,15 @@ def describe(tree: Tree, settings: list[str], nodes: int, own_data: bool) -> Exp
 
 
 def write(folder: Path, experiment: Experiment, nodes: int) -> list[Path]:
-    """Write an app that waits for so many nodes; what is in the way is refused."""
+    """Write an app that waits for this many nodes; existing files are not overwritten."""
     name = folder.resolve().name
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"{folder}: Flower has apps in folders whose names begin with a letter and have letters, digits and "
+            f"{folder}: the folder of a Flower app must begin with a letter and have only letters, digits and "
             "hyphens, 32 at most"
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is there already, and not an empty folder")
+        raise InputError(f"{folder}: exists and is not an empty folder")
     clients = experiment.data.clients
     words = _OWN if has_own_data(experiment) else _SPLIT
     start = "\n".join(
@@ -62,19 +62,19 @@ _START = "flower-supernode --insecure --superlink 127.0.0.1:8000 --port {port} -
 _OWN = {
     "config": 'data="/path/to/node-{n}"',
     "data": """\
-Each node trains on a folder of its own, with `.npz` files of the arrays `x` and `y`; those whose names begin with
-`test` are for testing. The node is known by the name of that folder, or by `client="NAME"`, and no two may have
-the same.""",
+Each node trains on its own folder, with `.npz` files of the arrays `x` and `y`; those whose names begin with
+`test` are for testing. The name of the folder identifies the node, or `client="NAME"` does; names must be
+unique.""",
 }
 _SPLIT = {
     "config": "partition-id={n} num-partitions={clients}",
     "data": """\
-The data set is dealt to the nodes as in a simulation, for trials: `partition-id` is the number of the client whose
-examples a node takes. For nodes with data of their own, make the app with `--own-data`.""",
+The data set is split among the nodes as in a simulation, for trials: `partition-id` is the number of the client
+whose examples a node uses. For nodes with their own data, make the app with `--own-data`.""",
 }
 
 
 def _config(nodes: int) -> str:
-    """The server's options with their defaults; Flower lets those be set that stand there."""
+    """The server's options with their defaults; Flower allows setting only options listed here."""
     defaults = {field.alias: field.default for field in ServerOptions.model_fields.values()}
     return "\n".join(f"{key} = {json.dumps(value)}" for key, value in {**defaults, "nodes": nodes}.items())

@@ -1,8 +1,8 @@
-"""What a server asks of a reply before it looks at the numbers: names, shapes, types, finite values, counts, size.
+"""Checks of a reply before its numbers are used: names, shapes, types, finite values, counts, size.
 
 A reply comes from a machine that may be broken or hostile. Nothing here unpickles or allocates by what a reply
-claims: the header of every array is read and held against what was sent before its bytes are taken as numbers.
-What a round makes of the sound replies is the strategy's business.
+claims: the header of every array is compared with what was sent before its bytes are read as numbers. The strategy
+decides what to do with valid replies.
 """
 
 import math
@@ -18,20 +18,20 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 MAX_EXAMPLES = 1e9
-"""A node that says it has more examples is not believed, whatever the others say."""
+"""Most examples that a node is believed to have, whatever the others say."""
 EXAMPLES_FACTOR = 100.0
-"""Nor is one that says it has more than so many times what is usual, unless a bound is set."""
+"""Most examples relative to the usual number, unless a bound is set."""
 MAX_NORM = 1e6
-"""No longer vector is taken, however long the others are."""
+"""Largest norm of a vector that is accepted, whatever the others'."""
 NORM_FACTOR = 20.0
-"""An update that is longer than so many times the usual is not taken, unless a factor is set."""
+"""Largest norm of an update relative to the usual one, unless a factor is set."""
 
 _NUMPY = "numpy.ndarray"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _MOST_WORDS = 200
-"""Names in a reply are the sender's, and a log line has an end."""
+"""Most characters of a name from a reply that are logged."""
 _LONGEST = 300
-"""Of any reason, so many characters are passed on."""
+"""Most characters of a reason that are logged."""
 
 
 class Shaped(Protocol):
@@ -45,14 +45,14 @@ class Shaped(Protocol):
 
 
 class Refused(ValueError):
-    """Why something in a reply is not taken, in words that can be logged whoever they come from."""
+    """Why something in a reply was rejected, in words that are safe to log."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(plain(reason, _LONGEST))
 
 
 def plain(text: str, most: int = _MOST_WORDS) -> str:
-    """Somebody else's words as one line without control characters, cut where they are more than so many."""
+    """Text from a node as one line without control characters, cut to a length."""
     seen = text[: 4 * most]
     words = " ".join("".join(c if c.isprintable() else " " for c in seen).split())
     return words if len(words) <= most and len(seen) == len(text) else f"{words[:most]}…"
@@ -60,14 +60,14 @@ def plain(text: str, most: int = _MOST_WORDS) -> str:
 
 @dataclass(frozen=True)
 class Sorted:
-    """The replies to one message that was sent to many nodes, as a server takes them."""
+    """The replies to one message that was sent to many nodes, sorted by the server."""
 
     sound: list[Message]
-    """Those that can be averaged, one a node."""
+    """Those that can be averaged, one per node."""
     refused: list[tuple[int, str]]
-    """Of the others the node, and why."""
+    """The others: the node, and why."""
     usual: Hashable
-    """How the records and metrics of most are named, to be remembered; None where no way is that of most."""
+    """The names of records and metrics that most replies use, to be remembered; None without a majority."""
 
 
 def sort_out(
@@ -80,13 +80,13 @@ def sort_out(
     weighted_by: str = "num-examples",
     **limits: Any,
 ) -> Sorted:
-    """Tell the replies that can be averaged from those that are refused; errors that nodes report are neither.
+    """Separate the replies that can be averaged from refused ones; errors that nodes report are neither.
 
     A node has one reply, and only if it was `asked`. `limits` are those of `fault`. Replies whose records or
     metrics are named unlike those of more than half are refused, and with `same_lengths` those whose metrics are
-    lists of other lengths, as Flower can take no average of them. Where no naming is that of more than half, the
-    `usual` one of earlier rounds counts; where there is none yet, nobody can say who is wrong, and all are taken
-    under common names, without metrics other than the number of examples.
+    lists of other lengths, as Flower cannot average them. Without a majority, the `usual` naming of earlier rounds
+    counts; if there is none yet, nobody can say who is wrong, and all are taken under common names, without
+    metrics other than the number of examples.
     """
     sound: list[Message] = []
     refused: list[tuple[int, str]] = []
@@ -116,12 +116,14 @@ def sort_out(
             return Sorted(sound, refused, None)
         common = usual
     odd = [reply for reply, its in zip(sound, layouts, strict=True) if its != common]
-    refused += [(reply.metadata.src_node_id, "its records and metrics are not named as others'") for reply in odd]
+    refused += [
+        (reply.metadata.src_node_id, "its records and metrics are named unlike the others'") for reply in odd
+    ]
     return Sorted([r for r, its in zip(sound, layouts, strict=True) if its == common], refused, common)
 
 
 def _bare(content: RecordDict, weighted_by: str) -> RecordDict:
-    """The arrays of a sound reply and what they weigh, under names that are everybody's."""
+    """The arrays of a valid reply and their weight, under common names."""
     (metrics,) = content.metric_records.values()
     arrays = dict(zip(["arrays"], content.array_records.values(), strict=False))
     return RecordDict({**arrays, "metrics": MetricRecord({weighted_by: metrics[weighted_by]})})
@@ -169,11 +171,11 @@ def _layout(content: RecordDict, lengths: bool) -> Hashable:
 def check_size(content: RecordDict, max_bytes: int | None) -> None:
     size = sum(_bytes_of(record) for record in content.values())
     if max_bytes is not None and size > max_bytes:
-        raise Refused(f"it has {size} bytes, at most {max_bytes} are taken")
+        raise Refused(f"it has {size} bytes, at most {max_bytes} are accepted")
 
 
 def _bytes_of(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
-    """The bytes of a record; Flower's own count fails on words of no letters, which anybody may send."""
+    """The bytes of a record; Flower's own count fails on empty strings, which any node may send."""
     if not isinstance(record, ConfigRecord):
         return record.count_bytes()
     values = [each for value in record.values() for each in (value if isinstance(value, list) else [value])]
@@ -231,6 +233,6 @@ def _header(name: str, array: Array) -> tuple[tuple[int, ...], Any, np.dtype[Any
     stream = BytesIO(array.data)
     try:
         shape, fortran, dtype = _HEADERS[npy.read_magic(stream)](stream)
-    except Exception:  # whatever reading a stranger's header raises, it is not a header
+    except Exception:  # whatever reading an untrusted header raises, it is not a header
         raise Refused(f"array {name!r} is not in NumPy's format") from None
     return shape, "F" if fortran else "C", dtype, stream.tell()

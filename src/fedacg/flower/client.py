@@ -1,6 +1,6 @@
 """The client's part of FedACG for any PyTorch training loop: the penalty β/2 ‖w − φ‖², in one line.
 
-It needs no Flower. Clients that are built from this project's own trainer have the penalty in their method.
+It does not need Flower. Clients built on this project's own trainer have the penalty in their method.
 """
 
 from typing import Any
@@ -24,8 +24,8 @@ def add_penalty(optimizer: Optimizer, beta: float = 0.01) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         add_penalty(optimizer, beta=0.01)
 
-    The loop stays as it is: every `optimizer.step()` adds β(w − φ) to the gradients first, in whatever type and
-    place they are. Gradients that the loop clips are those of the loss alone. A second call moves φ; with an
+    The loop stays as it is: every `optimizer.step()` first adds β(w − φ) to the gradients, in their type and on
+    their device. Gradients that the loop clips are those of the loss alone. A second call moves φ; with an
     optimizer that lives on through several rounds, call it in each.
     """
     beta = methods.complete("fedacg", {"beta": beta})["beta"]
@@ -39,7 +39,7 @@ def add_penalty(optimizer: Optimizer, beta: float = 0.01) -> None:
         if any(argument is not None for argument in (*args[1:], kwargs.get("closure"))):
             raise InputError(
                 f"{type(optimizer).__name__}.step(closure): add_penalty cannot see the gradients that a closure "
-                "computes; use an optimizer that takes one gradient a step"
+                "computes; use an optimizer that takes one gradient per step"
             )
         for parameter, start in zip(parameters, phi, strict=True):
             if parameter.grad is None:

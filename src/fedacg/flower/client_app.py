@@ -1,4 +1,4 @@
-"""The node's side of the complete app: it says who it is, trains on its own examples, and tests on them if asked.
+"""The node's side of the complete app: it announces itself, trains on its own examples, and tests if asked.
 
 Examples and states never leave the node. What is sent is the method's upload, made by the same worker that trains
 clients in a simulation.
@@ -31,7 +31,7 @@ from fedacg.version import __version__
 
 @dataclass(frozen=True)
 class OnlyClient:
-    """The client of this node, by whatever number the server knows it; the others are somewhere else."""
+    """The client of this node, under the server's number for it; the others are elsewhere."""
 
     examples: Examples
     count: int = 1
@@ -49,7 +49,7 @@ class OnlyClient:
 
 @dataclass(frozen=True)
 class NodeData:
-    """Who the node is, and what it has."""
+    """The node's identity and data."""
 
     client: int | str
     examples: Examples
@@ -60,7 +60,7 @@ class NodeData:
         return Announcement(self.client, len(self.examples), len(data.test), data.classes, data.shape, __version__)
 
     def as_client(self, classes: int, clients: int) -> FederatedData:
-        """The data as one of so many clients of a federation with so many classes."""
+        """The data as one client of a federation with this many clients and classes."""
         return replace(self.data, clients=OnlyClient(self.examples, clients), classes=classes)
 
 
@@ -86,7 +86,7 @@ def read_node_data(experiment: Experiment, options: NodeOptions) -> NodeData:
 def _own(experiment: Experiment, options: NodeOptions) -> NodeData:
     if not has_own_data(experiment):
         raise InputError(
-            f"node config: data = {options.data}: goes with data.name = folder and no data.path; with this "
+            f"node config: data = {options.data}: is for data.name = folder without data.path; with this "
             "experiment, give partition-id=NUMBER"
         )
     path = Path(options.data).expanduser().resolve()
@@ -123,7 +123,7 @@ def make(path: Path) -> ClientApp:
             if sealed.is_sealed(message):
                 return Message(sealed.answer_of(job, broadcast, answer.upload, order.cohort), reply_to=message)
             if sealed.sealing(job.method.rule):
-                raise RunError("the server asks for an update as it is, and this method seals it")
+                raise RunError("the server asks for a plain update, but this method seals it")
             return Message(upload(answer), reply_to=message)
 
     @app.evaluate()
@@ -137,7 +137,7 @@ def make(path: Path) -> ClientApp:
 
 
 class Node:
-    """What a node has at hand while it serves one message."""
+    """What a node needs while it serves one message."""
 
     def __init__(self, path: Path, context: Context) -> None:
         self.experiment: Experiment = read_experiment(path)
@@ -161,11 +161,11 @@ class Node:
 
 
 def _kept(states: ClientStates, order: Order) -> dict[str, torch.Tensor]:
-    """What the client kept of the last visit that counted; whatever it kept later did not."""
+    """What the client kept of the last visit that counted; later states are ignored."""
     states.rewind(order.visit)
     if states.last(order.client) != order.visit:
         raise RunError(
-            f"client {order.client}: what it kept in round {order.visit} is not at this node any more; "
-            "it can go on under another name, as a new client"
+            f"client {order.client}: what it kept in round {order.visit} is no longer at this node; "
+            "it can take part again under another name, as a new client"
         )
     return dict(states.read(order.client))

@@ -1,6 +1,6 @@
-"""The engine whose workers are nodes somewhere else: tasks go out over Flower's grid, and replies are checked.
+"""The engine whose workers are remote nodes: tasks go out over Flower's grid, and replies are checked.
 
-To the round loop it is an engine like any other, but that clients may be lost. What a client keeps stays at its
+To the round loop it is an engine like any other, except that clients may be lost. What a client keeps stays at its
 node; the server keeps a receipt of the last visit that counted, and the node goes back to that visit before the
 next. So a reply that was refused, or a server that went back to a checkpoint, leaves both sides as they were.
 """
@@ -47,8 +47,8 @@ class GridEngine:
     def setup(self, job: Job) -> None:
         if job.method.rule.first_exchange:
             raise InputError(
-                "method: its clients first exchange full gradients, and a node serves one message a round; "
-                "it runs in the simulator only"
+                "method: its clients first exchange full gradients, but a node serves one message per round; "
+                "it runs only in simulation"
             )
         self._job = job
         self._here.setup(job)
@@ -89,7 +89,7 @@ class GridEngine:
         return Training(sound, lost)
 
     def _train_sealed(self, broadcast: messages.Message, tasks: Sequence[Task], kept: ClientMemory) -> Training:
-        """The same where the server is to see no more than the sum: each client is said to have sent the mean."""
+        """The same if the server may see only the sum: each client is recorded as having sent the mean."""
         serving, number = self._nodes.serving, tasks[0].round.number if tasks else 0
         orders = {}
         for task in tasks:

@@ -1,7 +1,7 @@
 """The clients of a real federation by number, as the server knows them: those of a split, or nodes by name.
 
 `federation.json` in the run folder keeps what a restarted server must find again: the federation's own name, under
-which nodes keep their states, and for nodes with their own data who is which number, classes and shape.
+which nodes keep their states, and for nodes with their own data the number of each, the classes and the shape.
 """
 
 import json
@@ -25,9 +25,9 @@ from fedacg.flower.usual import Remembered, middle
 
 FILE = "federation.json"
 _CLASSES_FACTOR = 10
-"""A node that has more than so many times the usual number of classes is not believed."""
+"""Most classes of a node relative to the usual number."""
 _FEW_CLASSES = 1000
-"""Where there are too few nodes to compare, so many classes are believed, or one an example."""
+"""Most classes of a node if there are too few nodes to compare, or one per example."""
 _LISTED = 5
 
 
@@ -44,7 +44,7 @@ class Membership:
 
     @classmethod
     def open(cls, folder: Path) -> "Membership":
-        """That of a run folder, or a new one."""
+        """The federation of a run folder, or a new one."""
         path = folder / FILE
         if not path.exists():
             return cls(uuid4().hex, [])
@@ -67,7 +67,7 @@ class Membership:
 
 
 class Roll(Protocol):
-    """Who may take part, and under which number."""
+    """Decides which nodes may take part, and under which number."""
 
     data: FederatedData
     """What the server knows of the clients' examples, and its own test set if it has one."""
@@ -145,7 +145,7 @@ class NamedRoll:
                 raise Refused(f"its examples have shape {found.shape}, those of the federation {members.shape}")
             if found.classes > members.classes:
                 raise Refused(
-                    f"it has {found.classes} classes, the federation {members.classes}; classes sets how many"
+                    f"it has {found.classes} classes, the federation {members.classes}; the option classes sets it"
                 )
             self._known[name] = found
             self._check_count("examples", found.examples, [known.examples for known in self._known.values()])
@@ -161,19 +161,19 @@ class NamedRoll:
         return number
 
     def _check_count(self, what: str, count: int, all_counts: Sequence[int]) -> None:
-        """A node that claims far more examples than others would have an average to itself."""
+        """Refuse a node that claims far more examples than others, as it would dominate the average."""
         usual = middle(all_counts)
         most = self._most or (EXAMPLES_FACTOR * max(usual, 1) if usual is not None else count)
         if count > most:
-            raise Refused(f"it has {count} {what}, at most {most:g} are believed; max-examples sets how many")
+            raise Refused(f"it has {count} {what}, at most {most:g} are accepted; max-examples sets the limit")
 
 
 def _agreed_shape(first: Sequence[Announcement]) -> tuple[int, ...]:
-    """The shape of most inputs: one node that does not fit must not keep all the others out."""
+    """The most common input shape: one deviating node must not exclude all others."""
     (shape, count), *_ = Counter(found.shape for found in first).most_common(1)
     if 2 * count <= len(first):
         listed = "; ".join(f"client {found.client!r} has {found.shape}" for found in first[:_LISTED])
-        raise InputError(f"shape: no shape of inputs is that of most nodes: {listed}; say which with shape=")
+        raise InputError(f"shape: no input shape has a majority: {listed}; set shape=")
     return shape
 
 
@@ -187,5 +187,5 @@ def _agreed_classes(fitting: Sequence[Announcement]) -> int:
 
 
 def _most_classes(found: Announcement) -> int:
-    """How many classes a node is believed where it cannot be compared with others."""
+    """The most classes of a node that cannot be compared with others."""
     return max(_FEW_CLASSES, found.examples)

@@ -1,7 +1,7 @@
 """Which nodes are connected, and which client each of them serves.
 
-A node is asked who it is once, when it is first seen, and its answer is waited for only before the first round and
-when there are too few nodes to begin another. Nobody else waits for a newcomer.
+A node is asked for its identity once, when it is first seen. The server waits for the answer only before the first
+round and when there are too few nodes to begin another; otherwise newcomers delay nobody.
 """
 
 import logging
@@ -21,7 +21,7 @@ from fedacg.flower.records import Announcement, read_announcement
 from fedacg.version import __version__
 
 _PAUSE = 1.0
-"""Seconds from one look for replies to the next, more where many are awaited."""
+"""Seconds between polls for replies, more when many are awaited."""
 _UNREADABLE = (
     ValueError,
     LookupError,
@@ -31,7 +31,7 @@ _UNREADABLE = (
     MemoryError,
     DecodeError,
 )
-"""How Flower's reader ends on bytes that no honest node sends; that the SuperLink is gone is no node's fault."""
+"""Exceptions of Flower's reader on malformed bytes; a lost SuperLink is not among them."""
 
 Key = TypeVar("Key")
 
@@ -63,18 +63,18 @@ class Post(Generic[Key]):
                     continue
                 # That a node is gone is said by the SuperLink in its place.
                 fitting = (reply for reply in found if reply.has_error() or reply.metadata.src_node_id == node)
-                come[key] = next(fitting, "it is the reply of another node")
+                come[key] = next(fitting, "it is another node's reply")
             del self._awaited[identity]
         return come
 
     def pause(self, seconds: float | None = None) -> None:
-        """Wait before the next look, at most so long."""
+        """Wait before the next poll, at most this long."""
         pause = max(_PAUSE, 0.02 * len(self._awaited))
         time.sleep(pause if seconds is None else max(0.0, min(pause, seconds)))
 
 
 def ask(grid: Grid, messages: Mapping[Key, Message], seconds: float) -> dict[Key, Message | str]:
-    """The replies to messages that came in so many seconds (0 waits for all), and why others did not."""
+    """The replies to messages within this many seconds (0 waits for all), and why others are missing."""
     post: Post[Key] = Post(grid)
     end = time.monotonic() + seconds if seconds else None
     outcome: dict[Key, Message | str] = {}
@@ -103,11 +103,11 @@ def content(reply: Message | str) -> RecordDict:
 
 _log = logging.getLogger("flwr")
 _REMIND = 30
-"""Seconds from one line that says what is waited for to the next."""
+"""Seconds between messages about waiting."""
 
 
 class Nodes:
-    """The nodes of a grid; once they have a roll, the clients that are there to be asked."""
+    """The nodes of a grid and, once they are enrolled, the available clients."""
 
     def __init__(self, grid: Grid, check: Callable[[Announcement], None]) -> None:
         """Nodes whose announcements pass a check; it raises Refused."""
@@ -118,44 +118,44 @@ class Nodes:
         self._numbers: dict[int, int] = {}
         """The client that each node serves, of those that were enrolled."""
         self._twins: set[int] = set()
-        """Nodes that wait for the place of another, once it has been said."""
+        """Nodes that wait for another to leave, once that was logged."""
         self._roll: Roll | None = None
         self._fewest = 1
 
     @property
     def announced(self) -> list[Announcement]:
-        """What the connected nodes said of themselves, by client; of twins the first to be heard counts."""
+        """Announcements of the connected nodes, by client; of duplicates the first counts."""
         found: dict[int | str, Announcement] = {}
         for said in self._announced.values():
             found.setdefault(said.client, said)
         return sorted(found.values(), key=_place)
 
     def gather(self, count: int) -> None:
-        """Wait until nodes of so many clients have said who they are."""
+        """Wait until nodes of this many clients have announced themselves."""
         self._wait(lambda: len(self.announced), count)
 
     def open(self, roll: Roll, fewest: int) -> None:
-        """Enrol the nodes that are there, in the order of their clients; no round begins with fewer than this."""
+        """Enrol the connected nodes, in the order of their clients; no round begins with fewer than this."""
         self._roll, self._fewest = roll, fewest
         self._enrol()
 
     @property
     def size(self) -> int:
-        """How many clients are there."""
+        """The number of connected clients."""
         return len(self.serving)
 
     def present(self, round: int) -> NDArray[np.int64]:
-        """The clients that are there as a round begins."""
+        """The clients connected when a round begins."""
         self._wait(lambda: self.size, self._fewest)
         return np.array(sorted(self.serving), dtype=np.int64)
 
     @property
     def serving(self) -> dict[int, int]:
-        """The node of each client that is there."""
+        """The node of each connected client."""
         return {client: node for node, client in self._numbers.items()}
 
     def tests(self, client: int) -> int:
-        """How many test examples the node of a client that is there announced."""
+        """The number of test examples that the node of a connected client announced."""
         return self._announced[self.serving[client]].tests
 
     def _wait(self, there: Callable[[], int], count: int) -> None:
@@ -163,13 +163,13 @@ class Nodes:
         reminded = -float("inf")
         while there() < count:
             if time.monotonic() - reminded >= _REMIND:
-                _log.info("waiting for nodes: %d of %d are there", there(), count)
+                _log.info("waiting for nodes: %d of %d are connected", there(), count)
                 reminded = time.monotonic()
             self._post.pause()
             self._look()
 
     def _look(self) -> None:
-        """Notice who has gone, ask who has come, and hear who has answered."""
+        """Notice nodes that left, ask new ones, and read their answers."""
         connected = set(self._grid.get_node_ids())
         for table in (self._announced, self._numbers):
             for node in table.keys() - connected:
@@ -193,7 +193,7 @@ class Nodes:
         return found
 
     def _enrol(self) -> None:
-        """Give a number to those who have announced themselves, by client; of twins only one can have it."""
+        """Number the announced nodes, by client; of duplicates only one gets the number."""
         if self._roll is None:
             return
         served = {self._announced[node].client for node in self._numbers}
@@ -202,7 +202,7 @@ class Nodes:
                 continue
             if found.client in served:
                 if node not in self._twins:
-                    _log.warning("node %d waits: another serves client %r already", node, found.client)
+                    _log.warning("node %d waits: another node already serves client %r", node, found.client)
                     self._twins.add(node)
                 continue
             try:

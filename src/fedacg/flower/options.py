@@ -1,6 +1,6 @@
-"""What the people who run a federation may set: the server by Flower's run config, a node by its node config.
+"""Options of those who run a federation: the server's in Flower's run config, a node's in its node config.
 
-Both are flat tables of numbers, words and truth values. What is learnt, and how, stands in the experiment.
+Both are flat tables of numbers, strings and booleans. What is learnt, and how, is in the experiment.
 """
 
 from collections.abc import Mapping
@@ -23,54 +23,54 @@ class ServerOptions(Section):
     model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"))
 
     out: str = ""
-    """The run folder, seen from where the SuperLink was started; runs/NAME-METHOD-sSEED without it."""
+    """The run folder, relative to where the SuperLink was started; runs/NAME-METHOD-sSEED by default."""
     resume: bool = True
-    """Go on with the run that is in the folder."""
+    """Resume the run in the folder."""
     overwrite: bool = False
-    """Replace it."""
+    """Replace the run in the folder."""
     nodes: int = Field(0, ge=0)
-    """Nodes that must be there before the first round; 0 waits for all clients of the experiment."""
+    """Nodes that must be connected before the first round; 0 waits for all clients of the experiment."""
     deadline: float = Field(0.0, ge=0)
-    """Seconds that a round waits for replies; 0 waits until each has come or its node is given up by Flower."""
+    """Seconds that a round waits for replies; 0 waits until each has arrived or Flower gives its node up."""
     min_replies: int = Field(1, ge=1)
-    """With fewer, nothing moves in a round; and no round begins with fewer nodes."""
+    """Least number of replies for a round to count, and of nodes for a round to begin."""
     max_examples: int = Field(0, ge=0)
-    """A node that says it has more is not believed; 0 goes by what is usual among the nodes."""
+    """Most examples that a node may claim; 0 derives it from what is usual among the nodes."""
     max_norm: float = Field(MAX_NORM, gt=0)
-    """The longest vector that is taken; what is not finite has no length."""
+    """Largest norm of a vector that is accepted; it must be finite."""
     norm_factor: float = Field(NORM_FACTOR, ge=0)
-    """No vector is taken that is longer than so many times the usual; 0 sets no such bound."""
+    """Largest norm of a vector relative to the usual one; 0 sets no such bound."""
     max_parameters: int = Field(10**8, ge=1)
-    """With nodes' own data, the largest network that is made for the inputs and classes that nodes announce."""
+    """With nodes' own data, the largest network that is built for the inputs and classes that nodes announce."""
     classes: int = Field(0, ge=0)
-    """With nodes' own data, how many classes there are; 0 goes by the nodes that are there at the start."""
+    """With nodes' own data, the number of classes; 0 derives it from the nodes connected at the start."""
     shape: str = Field("", pattern=r"^([1-9]\d{0,9}(,[1-9]\d{0,9}){0,7})?$")
-    """With nodes' own data, the shape of an input, such as 3,32,32; without it, that of most nodes."""
+    """With nodes' own data, the shape of an input, such as 3,32,32; by default, that of most nodes."""
     tested_by: Literal["auto", "nodes", "nobody"] = "auto"
-    """Who tests the model: `auto` is the server where it has a test set, and otherwise the nodes, on theirs."""
+    """Who tests the model: with `auto` the server if it has a test set, otherwise the nodes, on theirs."""
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """The shape of an input as numbers, none where it is not set."""
+        """The shape of an input as numbers, empty if it is not set."""
         return tuple(map(int, self.shape.split(","))) if self.shape else ()
 
 
 class NodeOptions(Section):
-    """The keys of `flower-supernode --node-config`; those of other apps are left alone."""
+    """The keys of `flower-supernode --node-config`; those of other apps are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
     data: str = ""
     """A folder of .npz files: the node trains on its own data."""
     client: str = Field("", max_length=64)
-    """What the node is called then; the folder's name without it."""
+    """The node's name then; by default, the folder's name."""
     partition: int | None = Field(None, ge=0, alias="partition-id")
     """For trials: the number of a client of the experiment's own split, on whose examples the node trains."""
     partitions: int | None = Field(None, ge=1, alias="num-partitions")
     state: str = ""
-    """Where methods that need it keep vectors from visit to visit; ~/.local/state/fedacg without it."""
+    """Where methods that need it keep vectors between visits; ~/.local/state/fedacg by default."""
     threads: int = Field(1, ge=1)
-    """Threads of a training step; the bits are those of a simulation with one."""
+    """Threads of a training step; with one, the bits are those of a simulation."""
 
     @property
     def state_folder(self) -> Path:
@@ -92,12 +92,12 @@ def node_options(config: Mapping[str, Any]) -> NodeOptions:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """The experiment of an app, as a real federation plays it."""
+    """The experiment of an app, as a real federation runs it."""
     experiment = Experiment.parse(find(str(path)))
     if experiment.population.present:
         raise InputError(
-            f"population.present = {experiment.population.present}: in a real federation those are there who are "
-            "connected; leave it out"
+            f"population.present = {experiment.population.present}: in a real federation, the connected nodes are "
+            "present; leave it out"
         )
     if experiment.clock.profile or experiment.asynchronous.buffer:
         raise InputError("clock.profile, asynchronous.buffer: a real federation has its own time; leave them out")

@@ -1,7 +1,7 @@
-"""What crosses the wire between the server and a node, as Flower's records: orders, replies, announcements.
+"""Messages between the server and a node, as Flower's records: orders, replies, announcements.
 
-A node believes its server. The server believes nobody: what it reads here is refused unless it is exactly what was
-asked for. How arrays are read safely is in checks.py.
+A node trusts its server. The server trusts nobody: a reply is refused unless it is exactly what was asked for.
+checks.py reads arrays safely.
 """
 
 import math
@@ -28,19 +28,19 @@ _MOST_CLASSES = 10**6
 _LONGEST_NAME = 64
 _MOST_SIDES = 8
 _MOST_INPUTS = 10**8
-"""An input of more numbers is not believed."""
+"""Most numbers in an input that are accepted."""
 _MOST_LOSS = 1e6
-"""Nor is a greater mean loss, of either sign."""
+"""Largest mean loss, of either sign, that is accepted."""
 _AROUND = 4096
 """Bytes that a reply may have beside its vectors."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a node is told beside the vectors."""
+    """What a node receives beside the vectors."""
 
     federation: str
-    """The name under which the node keeps what it keeps."""
+    """The name under which the node keeps its state."""
     clients: int
     """N"""
     client: int
@@ -55,7 +55,7 @@ class Order:
     visit: int = 0
     """The round of the client's last visit that the server has counted, 0 for none."""
     cohort: int = 0
-    """How many are asked in the round; told where their updates are sealed together."""
+    """The number of clients asked in the round; sent only if their updates are sealed together."""
 
     def task(self, seed: int) -> Task:
         return Task(Round(self.round, self.clients, self.expected, self.lr, seed), self.client, self.steps)
@@ -63,7 +63,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Announcement:
-    """What a node says of itself when it is first asked."""
+    """A node's announcement when it is first asked."""
 
     client: int | str
     """The number of a client of the experiment's split, or the name of a node with data of its own."""
@@ -90,7 +90,7 @@ def order(vectors: ArrayRecord, details: Order) -> RecordDict:
 
 
 def read_order(content: RecordDict) -> Order:
-    """What the server says; the one word of it that becomes the name of a folder is looked at first."""
+    """The server's order; the string that becomes a folder name is checked first."""
     found = Order(**content.config_records[ORDER])  # type: ignore[arg-type]
     if not found.federation.isalnum():
         raise InputError(f"federation = {found.federation!r}: must be letters and digits")
@@ -111,7 +111,7 @@ class Shape:
 
 
 class UploadReader:
-    """Reads what the clients of a method send for a model, and refuses what they cannot have sent."""
+    """Reads the uploads of a method's clients, and refuses impossible ones."""
 
     def __init__(self, job: Job, max_norm: float) -> None:
         flat = FlatModel(clone(job.module), channels_last=job.channels_last)
@@ -123,7 +123,7 @@ class UploadReader:
         self._most = job.traffic.bytes_up + _AROUND
 
     def read(self, content: RecordDict, task: Task, examples: int) -> tuple[Answer, dict[str, Measured]]:
-        """A client's answer to a task, and how long its vectors are; it announced to have so many examples."""
+        """A client's answer to a task, and the norms of its vectors; `examples` is the number it announced."""
         _check_records(content, arrays=1, metrics=1)
         check_size(content, self._most)
         count, loss = _numbers(content, "num-examples", "loss")
@@ -139,7 +139,7 @@ class UploadReader:
             vector = self._chain.decode(payload, self._like) if messages.is_encoded(name) else payload
             norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
             if not norm <= self._max_norm:
-                raise Refused(f"array {name!r} has the norm {norm:g}, at most {self._max_norm:g} is taken")
+                raise Refused(f"array {name!r} has the norm {norm:g}, at most {self._max_norm:g} is accepted")
             side = name not in ("delta", "buffers")
             norms[norm_of(name)] = Measured(norm, float(max(task.steps, 1)), either_way=side)
         return Answer(task.client, examples, task.steps, loss, message, keep={}), norms
@@ -156,7 +156,7 @@ def tested(sums: Evaluation) -> RecordDict:
 
 
 def read_tested(content: RecordDict, tests: int) -> Evaluation:
-    """What a node found on its test examples; it announced to have so many."""
+    """A node's results on its test examples; `tests` is the number it announced."""
     _check_records(content, metrics=1)
     check_size(content, _AROUND)
     examples, loss, correct = _numbers(content, "num-examples", "loss", "correct")
@@ -172,7 +172,7 @@ def read_tested(content: RecordDict, tests: int) -> Evaluation:
 
 def _check_loss(loss: float, examples: int) -> None:
     if abs(loss) > _MOST_LOSS * examples:
-        raise Refused(f"loss is {loss:g}, at most {_MOST_LOSS:g} an example is believed")
+        raise Refused(f"loss is {loss:g}, at most {_MOST_LOSS:g} per example is accepted")
 
 
 def announcement(found: Announcement) -> RecordDict:
@@ -180,7 +180,7 @@ def announcement(found: Announcement) -> RecordDict:
 
 
 def read_announcement(content: RecordDict) -> Announcement:
-    """What a node says of itself, if it can be; whether it fits the federation is for others to say."""
+    """A node's announcement, checked by itself; whether it fits the federation is checked elsewhere."""
     _check_records(content, client=1)
     check_size(content, _AROUND)
     said = dict(content.config_records[CLIENT])
@@ -189,19 +189,19 @@ def read_announcement(content: RecordDict) -> Announcement:
     counts = [said[name] for name in most if _is_whole(said.get(name), most[name])]
     if type(client) not in (int, str) or len(counts) < len(most) or not isinstance(shape, list):
         raise Refused(
-            f"it must say client, shape, version, examples and tests up to {MAX_EXAMPLES:g}, and classes"
+            f"it must announce client, shape, version, examples and tests up to {MAX_EXAMPLES:g}, and classes"
         )
     if not isinstance(version, str):
-        raise Refused("its version is no text")
+        raise Refused("its version is not a string")
     examples, tests, classes = counts
     if examples == 0:
         raise Refused("it has no examples")
     if isinstance(client, str) and not (client.isprintable() and 0 < len(client) <= _LONGEST_NAME):
         raise Refused(f"its name is not one of 1 to {_LONGEST_NAME} printable characters")
     if len(shape) > _MOST_SIDES or not all(_is_whole(side, math.inf) and side for side in shape):
-        raise Refused(f"its examples have no shape of up to {_MOST_SIDES} positive numbers")
+        raise Refused(f"the shape of its examples is not one to {_MOST_SIDES} positive numbers")
     if math.prod(shape) > _MOST_INPUTS:  # type: ignore[operator]
-        raise Refused(f"its inputs have the shape {shape}; at most {_MOST_INPUTS:g} numbers are believed")
+        raise Refused(f"its inputs have the shape {shape}; at most {_MOST_INPUTS:g} numbers are accepted")
     return Announcement(client, examples, tests, classes, tuple(shape), plain(version, _LONGEST_NAME))  # type: ignore[arg-type]
 
 

@@ -1,9 +1,9 @@
 """`+secure` on a real federation: Flower's SecAgg+ between the nodes, in the round loop of a simulation.
 
 Four messages per round: keys, shares of them, masked updates, and the shares that open the sum. Flower's own code
-runs on both sides; here is what lets it carry the messages of this app. Of the updates the server sees their mean
-and nothing else, so its answers are stand-ins: each client is said to have sent the mean. A node may leave once it
-has shared its keys, and is left out of the sum; one that leaves before ends the round without a result.
+runs on both sides; this module lets it carry the messages of this app. Of the updates the server sees their mean
+and nothing else, so its answers are stand-ins: each client is recorded as having sent the mean. A node may leave
+once it has shared its keys, and is left out of the sum; one that leaves before ends the round without a result.
 """
 
 import logging
@@ -60,7 +60,7 @@ def is_sealed(message: Message) -> bool:
 
 
 def answer_of(job: Job, broadcast: Vectors, upload: Vectors, cohort: int) -> RecordDict:
-    """A node's update, as Flower's side takes it to mask it; it is bounded, and tells nothing beside."""
+    """A node's update in the form that Flower masks; it is bounded and carries nothing else."""
     link, clip = _link(job, broadcast)
     arrays = [
         (link.value(link.whole(upload[name])) if is_encoded(name) else upload[name].double() * clip).numpy()
@@ -83,12 +83,12 @@ def sealing(rule: ServerRule) -> Sealed | None:
 
 
 def names(job: Job) -> list[str]:
-    """What of an upload is summed up, in one order at all nodes."""
+    """The vectors of an upload that are summed, in the same order at all nodes."""
     return [name for name in sorted(job.traffic.up) if name != "buffers"]
 
 
 def _link(job: Job, broadcast: Vectors) -> tuple[FixedPoint, float]:
-    """How numbers are written in this round, and the largest that there can be."""
+    """The encoding of numbers in this round, and the largest number."""
     rule = sealing(job.method.rule)
     assert rule is not None
     step = float(broadcast["step"])
@@ -133,7 +133,7 @@ class _Carrier:
 def open_mean(
     grid: Grid, job: Job, round: int, broadcast: Vectors, orders: Mapping[int, RecordDict], seconds: float
 ) -> tuple[dict[str, torch.Tensor], set[int]]:
-    """The mean of what nodes send on these orders, written as uploads are, and the nodes that it is of."""
+    """The mean of the nodes' uploads for these orders, encoded like an upload, and the nodes in it."""
     link, clip = _link(job, broadcast)
     if len(orders) < 2:
         raise Refused("a sum of fewer than two updates would seal nothing")
@@ -165,7 +165,7 @@ def open_mean(
 def _uploads(
     job: Job, link: FixedPoint, clip: float, found: Sequence[NDArray[np.float64]]
 ) -> dict[str, torch.Tensor]:
-    """The mean as the upload that each client is said to have sent."""
+    """The mean as the upload that each client is recorded as having sent."""
     from fedacg.methods.upload import Chain, Memory
 
     upload: dict[str, torch.Tensor] = {}

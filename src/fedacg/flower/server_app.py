@@ -42,14 +42,14 @@ def make(path: Path) -> ServerApp:
 
 
 def serve(experiment: Experiment, grid: Grid, config: Mapping[str, Any]) -> Result:
-    """Play an experiment with the nodes of a grid, from where its run folder stands."""
+    """Run an experiment with the nodes of a grid, resuming from its run folder."""
     options = server_options(config)
     name = f"{experiment.name}-{experiment.method.name}-s{experiment.seed}"
     folder = (Path(options.out) if options.out else Path("runs") / safe_name(name)).resolve()
     holds_run = (folder / "experiment.toml").exists()
     if holds_run and not options.resume and not options.overwrite:
-        raise InputError(f"{folder}: holds a run; go on with resume=true or replace it with overwrite=true")
-    RunFolder(folder).close()  # refuses one that another server is writing before anything is waited for
+        raise InputError(f"{folder}: holds a run; resume it with resume=true or replace it with overwrite=true")
+    RunFolder(folder).close()  # refuse a folder that another server writes, before waiting for nodes
     if options.overwrite:
         (folder / FILE).unlink(missing_ok=True)
     members = Membership.open(folder)
@@ -58,7 +58,7 @@ def serve(experiment: Experiment, grid: Grid, config: Mapping[str, Any]) -> Resu
     nodes.open(roll, options.min_replies)
     cohort = experiment.cohort.count(len(roll.data.clients))
     if options.min_replies > cohort:
-        raise InputError(f"min-replies = {options.min_replies}: only {cohort} clients are asked in a round")
+        raise InputError(f"min-replies = {options.min_replies}: only {cohort} clients are asked per round")
     members.save(folder)
     ingredients = prepare(experiment, roll.data)
     if isinstance(roll, NamedRoll):
@@ -79,17 +79,19 @@ def serve(experiment: Experiment, grid: Grid, config: Mapping[str, Any]) -> Resu
 
 
 def _roll(experiment: Experiment, options: ServerOptions, folder: Path, members: Membership, nodes: Nodes) -> Roll:
-    """The roll of clients, once enough nodes are there to begin."""
+    """The members of the federation, once enough nodes are connected."""
     if not has_own_data(experiment):
         data = load_data(experiment)
         nodes.gather(options.nodes or len(data.clients))
         return SplitRoll(data)
     if experiment.data.validation:
-        why = "the nodes' data are their own, and the server cannot hold out any of them"
+        why = "the nodes have their own data, of which the server cannot hold out any"
         raise SettingError("data.validation", f"{experiment.data.validation:g}", why)
     count = options.nodes or experiment.data.clients
     if count == 0:
-        raise InputError("nodes = 0: with nodes' own data, say how many must be there before the first round")
+        raise InputError(
+            "nodes = 0: with nodes' own data, must be the number of nodes to wait for before the first round"
+        )
     nodes.gather(count)
     return NamedRoll(folder, members, nodes.announced, options)
 
@@ -107,7 +109,7 @@ def _input_type(ingredients: Ingredients) -> torch.dtype:
 
 
 def _check_network(experiment: Experiment, options: ServerOptions, found: Announcement) -> None:
-    """Refuse a node whose inputs the experiment's network does not take, or for which it would be too large."""
+    """Refuse a node whose inputs the network does not take, or for which it would be too large."""
     if not has_own_data(experiment):
         return
     model, classes = experiment.model, options.classes or found.classes
@@ -119,12 +121,12 @@ def _check_network(experiment: Experiment, options: ServerOptions, found: Announ
     if size > options.max_parameters:
         raise Refused(
             f"with inputs of shape {found.shape} and {classes} classes, the network has {size:.3g} parameters, "
-            f"at most {options.max_parameters:g} are taken; max-parameters sets how many"
+            f"at most {options.max_parameters:g} are accepted; max-parameters sets the limit"
         )
 
 
 class Log(Callback):
-    """A callback that writes a line a round to Flower's log."""
+    """A callback that writes one line per round to Flower's log."""
 
     def begin(self, run: RunView) -> None:
         experiment, done = run.experiment, run.done

@@ -3,8 +3,8 @@
     configure_train   φ = θ + λm is sent where FedAvg sends θ
     aggregate_train   Δ = average of the replies − φ;  m ← λm + η_g Δ;  θ ← θ + m
 
-m stays at the server and the messages are FedAvg's, byte for byte as long. Arrays are NumPy's, so the clients may
-use any framework. The clients' penalty is in client.py, what replies must look like in checks.py.
+m stays at the server, and messages have exactly the size of FedAvg's. Arrays are NumPy's, so the clients may use
+any framework. The clients' penalty is in client.py, the checks of replies are in checks.py.
 """
 
 import logging
@@ -29,7 +29,7 @@ from fedacg.flower.usual import Measured, MedianBound
 Arrays = Mapping[str, NDArray[Any]]
 
 BATCH_NORM = ("*running_mean", "*running_var")
-"""PyTorch's names of statistics that are averaged: ahead of its mean a variance could be negative."""
+"""PyTorch's names of statistics that are averaged: looking ahead, a variance could become negative."""
 
 _log = logging.getLogger("flwr")
 _UPDATE, _FLOATS, _INTEGERS = (
@@ -42,8 +42,8 @@ _UPDATE, _FLOATS, _INTEGERS = (
 class FedACG(FedAvg):
     """Federated learning with accelerated client gradients, for Flower.
 
-    Everything FedAvg takes is taken too. Clients that run `fedacg.flower.add_penalty`, or add β/2 ‖w − φ‖² to
-    their loss in their own framework, complete the method; without it, it is FedAvg's objective with FedACG's
+    It accepts all arguments of FedAvg. Clients that run `fedacg.flower.add_penalty`, or add β/2 ‖w − φ‖² to their
+    loss in their own framework, complete the method; without it, clients minimise FedAvg's objective with FedACG's
     server.
 
     Args:
@@ -56,9 +56,9 @@ class FedACG(FedAvg):
             stands for more than 100 times what is usual.
         max_bytes: A reply with more bytes is refused.
         max_norm: A reply whose update is longer is refused.
-        norm_factor: So is one whose update is longer than so many times the usual: the median of this round or of
-            one of the last ten, where three or more replied, and at least a twentieth of the model's norm; where
-            never so many replied, a quarter of that. 0 sets no such bound.
+        norm_factor: So is one whose update is longer than this factor times the usual: the median of this round or
+            of one of the last ten, where three or more replied, and at least a twentieth of the model's norm;
+            where never so many replied, a quarter of that. 0 sets no such bound.
 
     A reply with names, shapes or types other than those sent, with values that are not finite or without a
     credible count of examples is refused and logged with its node, and so is a second reply of a node, or one of
@@ -120,12 +120,12 @@ class FedACG(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Move m and θ by the average of the replies that are sound."""
+        """Move m and θ by the average of the valid replies."""
         sound, named_alike = self._sound(
             server_round, replies, self._train, self.train_metrics_aggr_fn, expected=self._sent
         )
         own = self.train_metrics_aggr_fn
-        if not named_alike:  # there is nothing in them that a function of the user's could look for
+        if not named_alike:  # a user's function would find no common metric in them
             self.train_metrics_aggr_fn = aggregate_metricrecords
         try:
             arrays, metrics = super().aggregate_train(server_round=server_round, replies=sound)
@@ -141,23 +141,25 @@ class FedACG(FedAvg):
         return _record(theta), metrics
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """As FedAvg, over the replies that are sound."""
+        """As FedAvg, over the valid replies."""
         sound, named_alike = self._sound(server_round, replies, self._evaluate, self.evaluate_metrics_aggr_fn)
         errors = [reply for reply in sound if reply.has_error()]
         return super().aggregate_evaluate(server_round=server_round, replies=sound if named_alike else errors)
 
     def _check(self) -> None:
-        """What is to be trained is finite, and patterns and momentum belong to it."""
+        """Check that the arrays are finite, and that patterns and momentum match them."""
         for name, value in self._theta.items():
             if not np.isfinite(value).all():
-                raise InputError(f"array {name!r} holds values that are not finite; send what is trained only")
+                raise InputError(
+                    f"array {name!r} holds values that are not finite; send only arrays that are trained"
+                )
         for pattern in self.plain:
             if pattern not in BATCH_NORM and not any(fnmatchcase(name, pattern) for name in self._theta):
                 raise InputError(f"plain: no array is called {pattern!r}; there are {', '.join(self._theta)}")
         for name, m in self.momentum.items():
             theta = self._theta.get(name)
             if theta is None or m.shape != theta.shape or not self._has_momentum(name):
-                raise InputError(f"momentum: {name!r} of shape {m.shape} is no array that has momentum here")
+                raise InputError(f"momentum: {name!r} of shape {m.shape} is not an array with momentum here")
 
     def _has_momentum(self, name: str) -> bool:
         return self._theta[name].dtype.kind in "fc" and not any(fnmatchcase(name, p) for p in self.plain)
@@ -220,12 +222,12 @@ class FedACG(FedAvg):
         return [*errors, *(reply for node, reply in sound.items() if node not in too_long)], named_alike
 
     def _count(self, reply: Message) -> dict[str, Measured]:
-        """The number of examples of a sound reply."""
+        """The number of examples of a valid reply."""
         (metrics,) = reply.content.metric_records.values()
         return {self.weighted_by_key: Measured(float(metrics[self.weighted_by_key]))}  # type: ignore[arg-type]
 
     def _too_long(self, server_round: int, sound: Mapping[int, Message], sent: Arrays) -> dict[int, str]:
-        """Whose update is longer than can be taken, and why."""
+        """Nodes whose update is too long, and why."""
         refused: dict[int, str] = {}
         measured: dict[int, dict[str, Measured]] = {}
         for node, reply in sound.items():
@@ -234,14 +236,14 @@ class FedACG(FedAvg):
             norms = self._norms_by_kind(change)
             for kind, norm in norms.items():
                 if norm > self.max_norm:
-                    refused[node] = f"{kind} is {norm:g}, at most {self.max_norm:g} is taken"
+                    refused[node] = f"{kind} is {norm:g}, at most {self.max_norm:g} is accepted"
             if node not in refused:
                 measured[node] = {kind: Measured(norm) for kind, norm in norms.items()}
         model = {_UPDATE: self._norms_by_kind(sent).get(_UPDATE, 0.0)}
         return refused | self._norms.judge(server_round, measured, model)
 
     def _norms_by_kind(self, arrays: Arrays) -> dict[str, float]:
-        """Norms of what has momentum, of other floats and of integers, which are of different sizes by nature."""
+        """Norms of arrays with momentum, of other floats and of integers, whose sizes naturally differ."""
         squares: dict[str, float] = {}
         for name, value in arrays.items():
             kind = _UPDATE if self._has_momentum(name) else _FLOATS if value.dtype.kind in "fc" else _INTEGERS
@@ -251,12 +253,12 @@ class FedACG(FedAvg):
 
 
 class _Asked:
-    """What a strategy remembers of one kind of message: who was sent it, and what replies are usually like."""
+    """What a strategy remembers of one kind of message: its receivers, and what replies usually look like."""
 
     def __init__(self, max_examples: float | None) -> None:
         self.nodes: set[int] | None = None
         self.usual: Hashable = None
-        # With a bound of the user's own, that one counts alone.
+        # A bound set by the user replaces the usual one.
         self.counts = MedianBound(EXAMPLES_FACTOR if max_examples is None else 0, "max_examples")
 
     def sent(self, messages: Iterable[Message]) -> Iterable[Message]:
@@ -267,7 +269,7 @@ class _Asked:
 
 
 def _readable(reply: Message) -> Message:
-    """An error that a node reports, whose words Flower will log as they are."""
+    """An error that a node reports, made safe, as Flower logs its text unchanged."""
     reply.error = Error(reply.error.code, plain(reply.error.reason or "an error"))
     return reply
 

@@ -1,7 +1,7 @@
-"""What is usual in a federation: a bound on norms and counts that no single node can move.
+"""Usual values in a federation: a bound on norms and counts that no single node can move.
 
 A number that a node sends is compared with medians: of this round, and of what was accepted in each of the last
-rounds, where three or more replied. The largest of them is what is usual: so a minority of nodes decides nothing,
+rounds with three or more replies. The largest of them is the usual value: so a minority of nodes decides nothing,
 and a round in which most clients had nothing left to learn does not make the next update too long. Where three
 have never replied, nobody could say which of two is wrong, and only what the server knows itself counts.
 """
@@ -13,9 +13,9 @@ from statistics import median_high
 from typing import TypeVar
 
 _ROUNDS = 10
-"""So many rounds back is what is usual remembered."""
+"""Number of past rounds that are remembered."""
 _ENOUGH = 3
-"""Among so many, the median is not one node's."""
+"""Least number of values whose median no single node decides."""
 _UNKNOWN = 1 / 4
 """Of the size that the server knows, what is usual as long as there is nothing to compare with."""
 _LEAST = 1 / 20
@@ -38,7 +38,7 @@ class Measured:
 
 
 class MedianBound:
-    """At most `factor` times what is usual is taken; a factor of 0 takes everything."""
+    """Accepts at most `factor` times the usual value; a factor of 0 accepts everything."""
 
     def __init__(self, factor: float, option: str, history: dict[str, list[Remembered]] | None = None) -> None:
         self.factor, self._option = factor, option
@@ -47,7 +47,7 @@ class MedianBound:
     def judge(
         self, round: int, sent: Mapping[Key, Mapping[str, Measured]], known: Mapping[str, float] | None = None
     ) -> dict[Key, str]:
-        """Whose numbers of a round are too large, and why; the rest is remembered.
+        """The nodes whose values in a round are too large, and why; the others are remembered.
 
         Args:
             sent: By node, what is measured and how large it is.
@@ -66,7 +66,7 @@ class MedianBound:
                     refused.setdefault(
                         node,
                         f"{name} is {its[name].size:g}, more than {self.factor:g} times the usual {size:.3g}; "
-                        f"{self._option} sets what is taken",
+                        f"{self._option} sets the limit",
                     )
         for name in names:
             accepted = [its[name] for node, its in sent.items() if node not in refused]

@@ -1,7 +1,7 @@
-"""What federated methods are measured against: all data in one place, and every client for itself.
+"""Baselines for federated methods: all data in one place, and every client by itself.
 
 centralised   w ← K steps on the examples of all clients together;  θ ← w
-local-only    each client goes on with its own w_i, from θ₀;  nothing is sent, and there is no common model
+local-only    each client continues with its own w_i, from θ₀;  nothing is sent, and there is no common model
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from fedacg.methods.rules import Average, ServerRule, State, Totals
 from fedacg.methods.visit import Assignment
 
 OWN, OWN_BUFFERS = "own", "own buffers"
-"""What a client keeps that has a model of its own."""
+"""Names of what a client with its own model keeps."""
 
 
 class OnePlace(Average):
@@ -36,7 +36,7 @@ class NoServer(ServerRule):
 
 
 class OwnModel(Part):
-    """The client starts where it stopped at its last visit, and keeps what it has got to."""
+    """The client starts where it stopped at its last visit, and keeps its model."""
 
     def begin(self, assignment: Assignment) -> None:
         self._flat, self._own = assignment.flat, assignment.kept.get(OWN)

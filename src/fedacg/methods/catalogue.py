@@ -1,4 +1,4 @@
-"""From a method's name to a method: what the catalogue (config/catalogue/) leads to, put together."""
+"""From a method's name to a method: the functions that the catalogue (config/catalogue/) names, combined."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,10 +21,10 @@ def build(name: str, options: Mapping[str, float] | None = None) -> Method:
         try:
             method = function_of(modifier.apply)(method, **owned[modifier.name])
         except InputError as reason:
-            raise InputError(f"method {name!r}: +{modifier.name} does not go with it: {reason}") from None
+            raise InputError(f"method {name!r}: +{modifier.name} cannot be added: {reason}") from None
     return method
 
 
 def function_of(function: str | Callable[..., Any]) -> Callable[..., Method]:
-    """What builds a method or adds a part, from where an entry says that it is found."""
+    """The function of an entry that builds a method or adds a part."""
     return load("method.name", function) if isinstance(function, str) else function

@@ -1,7 +1,7 @@
 """Uploads that are compressed with error feedback, `+sign` and `+topk`.
 
     client   sends C(Δ_i + e_i), keeps e_i ← Δ_i + e_i − C(Δ_i + e_i);  e_i starts at zero
-             sign   C(x) = (‖x‖₁/d)·sign(x), one bit an entry and one number
+             sign   C(x) = (‖x‖₁/d)·sign(x), one bit per entry and one number
              topk   C(x) = the k entries of largest magnitude, as k positions of four bytes and k values
     server   uses what arrived wherever Δ_i stands; so does a client that keeps state
 
@@ -67,6 +67,6 @@ def add_topk(method: Method, part: float) -> Method:
 
 
 def _with_feedback(method: Method, link: Link) -> Method:
-    """A link whose error is fed back, by the error feedback that there is if there is one already."""
+    """Add a link whose error is fed back, using the chain's error feedback if it has one already."""
     fed_back = any(isinstance(each, ErrorFeedback) for each in method.upload)
     return replace(method, upload=(*method.upload, *(() if fed_back else (ErrorFeedback(),)), link))

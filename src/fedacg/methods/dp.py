@@ -1,4 +1,4 @@
-"""Differential privacy of clients, `+dp`: up to ε and δ nobody can tell from the model who took part.
+"""Client-level differential privacy, `+dp`: up to ε and δ the model does not reveal who took part.
 
     client   all that it sends, buffers too, is one vector u_i:  u_i ← u_i · min(1, C/‖u_i‖)
     server   Δ = (Σ_S u_i + N(0, z²C²))/M,  M = qN, not the number that answered;  all weights the same
@@ -6,8 +6,9 @@
              C ← C·exp(−η_C (b̄ − γ));  z becomes (z⁻² − (2s)⁻²)^−½ for Δ, so that both together cost what z costs
 
 Momentum, lookahead and Adam come after the noise and cost nothing. A cohort drawn by coins (cohort.draw = "coin")
-costs less, as nobody knows who took part; for any other cohort nothing is claimed. A round that nobody answers is
-noise alone. With `cohort` = M' the noise is that of a cohort of M' out of N·M'/M clients: simulated, not promised.
+costs less, as nobody knows who took part; no amplification is claimed for other cohorts. A round without answers
+is noise alone. With `cohort` = M' the noise is that of a cohort of M' out of N·M'/M clients: simulated, not
+promised.
 """
 
 import math
@@ -31,7 +32,7 @@ _FIT = "within"
 
 @dataclass(frozen=True)
 class Promise:
-    """What a method promises of the privacy of clients, and how it is counted."""
+    """A method's privacy promise, and how it is counted."""
 
     kind: str
     """Who adds the noise: `central` the server; `banded` the server, from round to round; `local` each client."""
@@ -42,18 +43,18 @@ class Promise:
     simulated: float = 0.0
     """The size of the cohort that is simulated; 0 simulates none."""
     bands: tuple[float, ...] = ()
-    """How the noise of a round hangs together with that of the rounds before it."""
+    """The coefficients that correlate the noise of a round with that of earlier rounds."""
 
     @property
     def amplified(self) -> bool:
-        """Whether it gains from cohorts that are drawn by coins."""
+        """Whether drawing cohorts by coins amplifies it."""
         return self.kind == "central"
 
     def mechanism(self, rate: float) -> Mechanism:
-        """What is released, to clients that take part with this probability."""
+        """The mechanism, for clients that take part with this probability."""
         if self.kind == "banded":
             return Banded(self.noise, self.bands)
-        # At a client any upload may stand where another was: two of norm C are 2C apart.
+        # Locally, any upload may replace any other: two of norm C are up to 2C apart.
         return Gaussian(self.noise / 2) if self.kind == "local" else Gaussian(self.noise, rate)
 
 
@@ -82,7 +83,7 @@ class ClipTogether(Link):
 
 
 class ClipAndNoise(ClipTogether):
-    """The same, and then noise of z·C on every entry, at the client; all that comes after it may be told."""
+    """The same, plus noise of z·C on every entry, at the client; everything after it may be public."""
 
     bounds = False
 
@@ -158,7 +159,7 @@ class Noised(StandIn):
         return totals.get(name, torch.zeros_like(state["buffers" if name == "buffers" else "theta"]))
 
     def _measure(self, totals: Totals, sums: Mapping[str, Tensor], scale: float, fits: float) -> None:
-        """Figures for whoever runs the simulation: they look at what is private, and no ε covers them."""
+        """Figures for whoever runs the simulation: they use private data, and no ε covers them."""
         if totals.count:
             totals.figures["privacy/clipped"] = 1 - fits / totals.count
         if scale:
@@ -202,13 +203,13 @@ def add_dp(
 def refuse_second(method: Method) -> None:
     """Refuse a second promise, and noise on sums that were sealed before they were clipped."""
     if promise_of(method) is not None:
-        raise InputError("it is private already, and two kinds of noise are not counted together")
+        raise InputError("it is private already, and two kinds of noise cannot be counted together")
     if any(link.last and link.shrinks for link in method.upload):
-        raise InputError("what is sealed can no longer be clipped; name +secure last")
+        raise InputError("a sealed update can no longer be clipped; put +secure last")
 
 
 def promise_of(method: Method) -> Promise | None:
-    """What a method promises, wherever in it the noise is."""
+    """The privacy promise of a method, wherever its noise is added."""
     for link in method.upload:
         if isinstance(link, ClipAndNoise):
             return link.promise

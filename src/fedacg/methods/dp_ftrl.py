@@ -1,4 +1,4 @@
-"""Differential privacy without secret coins, `+dpftrl`: noise that is taken back in later rounds (DP-FTRL).
+"""Differential privacy without secret coins, `+dpftrl`: noise that later rounds partly cancel (DP-FTRL).
 
     client   all that it sends is one vector u_i:  u_i ← u_i · min(1, C/‖u_i‖)
     server   Δ_t = (Σ_S u_i + x_t)/M,  x_t = N(0, z²C²) − Σ_{j<b} c_j x_{t−j},  c = 1, 1/2, 3/8, 5/16, …
@@ -7,7 +7,7 @@ So x = K⁻¹Z, where K has the first b coefficients of the square root of the m
 rounds, which are what a model is made of, have far less noise than with fresh noise in every round. K·sums + Z is
 one Gaussian mechanism; a client that rests for b − 1 rounds after it was asked (cohort.draw = "spaced",
 cohort.gap = b) has columns of K with no row in common, so that what it adds has norm C·√(Σ_visits ‖column‖²). No
-claim is made for how clients are chosen. b = 1 is `+dp` without coins. Models with buffers are refused.
+amplification by sampling is claimed. b = 1 is `+dp` without coins. Models with buffers are refused.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ class Correlated(Noised):
 
 
 def _past(name: str, lag: int) -> str:
-    """What the noise of some rounds ago is called in the server's state."""
+    """The name of the noise of some rounds ago in the server's state."""
     return f"noise {lag} {name}"
 
 

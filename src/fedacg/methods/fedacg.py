@@ -1,4 +1,4 @@
-"""FedACG: clients start from a model already moved along its momentum; and `+acg`, that server rule alone.
+"""FedACG: clients start from a model already moved along the server's momentum; `+acg` is that server rule alone.
 
     server   broadcast φ = θ + λm
     client   minimise ℓ_i(w) + β/2 ‖w − φ‖² from w = φ;  Δ_i = w_i − φ

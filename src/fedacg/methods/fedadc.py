@@ -1,4 +1,4 @@
-"""FedADC: server momentum of which clients take a part along with their own steps.
+"""FedADC: server momentum, part of which clients apply in their own steps.
 
     client   w ← w − η(g(w) + β_l m/K_i)
     server   m ← −Σ ω_i Δ_i/η + (β_g − β_l)m;  θ ← θ − α η m;  m starts at zero

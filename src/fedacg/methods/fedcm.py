@@ -1,4 +1,4 @@
-"""FedCM: every local step is mixed with the direction the server moved in last.
+"""FedCM: every local step is mixed with the direction of the server's last step.
 
     server   broadcast φ = θ and D
     client   w ← w − η(αg + (1−α)D)

@@ -1,4 +1,4 @@
-"""FedDANE: every client's gradient is shifted to that of the whole cohort, by full gradients at φ.
+"""FedDANE: every client's gradient is corrected towards the whole cohort's, by full gradients at φ.
 
     first    clients send ∇f_i(φ) over all their examples;  ḡ = Σ ω_i ∇f_i(φ)
     client   w ← w − η(g(w) + ḡ − ∇f_i(φ) + μ(w − φ))

@@ -1,4 +1,4 @@
-"""FedDecorr: the features of a batch are kept from becoming copies of each other.
+"""FedDecorr: a penalty on correlated features keeps them from collapsing.
 
     client   minimise CE + β·(1/B)·mean_{a≠b} (XᵀX)²_{ab},  X the batch's features, standardised, B its size
     server   θ ← θ + η_g Σ ω_i Δ_i

@@ -1,4 +1,4 @@
-"""FedDyn: every client's objective is bent so that its own optimum becomes the common one.
+"""FedDyn: every client's objective is regularised so that its own optimum becomes the common one.
 
     client   minimise ℓ_i(w) − ⟨g_i, w⟩ + α/2 ‖w − φ‖² from w = φ = θ;  then keep g_i ← g_i − αΔ_i
     server   h ← h − (α/N) Σ_S Δ_i;  θ ← mean_S(w_i) − h/α

@@ -1,4 +1,4 @@
-"""FedExP: the server step is the longer the less the clients' updates agree, as in projections onto convex sets.
+"""FedExP: the less the clients' updates agree, the longer the server step, as in projections onto convex sets.
 
 server   η_g = max(1, Σ ω_i ‖Δ_i‖²/(2(‖Δ‖² + Mε))),  Δ = Σ ω_i Δ_i, M the number of replies
          θ ← θ + η_g Δ;  the mean of the last two θ is evaluated and released

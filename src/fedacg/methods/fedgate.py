@@ -1,4 +1,4 @@
-"""FedGATE: every client tracks how its gradients differ from all; and FedCOMGATE, the same with quantised uploads.
+"""FedGATE: every client tracks how its gradients differ from the mean; FedCOMGATE adds quantised uploads.
 
     client   w ← w − η(g(w) − δ_i);  sends Q_i = Q(Δ_i)
     server   θ ← θ + γ mean Q_i;  broadcasts q̄ = −mean Q_i/(K_i η)
@@ -32,7 +32,7 @@ class GradientTracking(Correction):
     fuses = True
 
     def begin(self, assignment: Assignment) -> None:
-        # What was kept lacks the mean of that round, which comes only now.
+        # The kept δ_i lacks the mean of that round, which arrives only now.
         self._delta = assignment.state("tracked") - assignment.broadcast["mean"]
         self._total_lr = assignment.total_lr
 

@@ -1,4 +1,4 @@
-"""FedGen: clients also learn from made-up features, of a generator that the server trains against their heads.
+"""FedGen: clients also learn from generated features; the server trains the generator against their heads.
 
     server   broadcast φ = θ and the generator G
     client   minimise ℓ_i(w) + α_t CE(head(G(y', ε')), y') + β_t KL(softmax(head(G(y, ε))) ‖ softmax(z))
@@ -15,7 +15,7 @@ keeps G from making one feature of every class. Adam starts anew in every round.
 no generator, zeros are sent for it, and the round is FedAvg's. With α = β = 0: FedAvg.
 
 The defaults are its authors', who take η = 0.01. What counts is αη: at η = 0.1 take α = β = 1. The server must see
-what each client sends, and by its counts of labels it learns more of a client than most methods tell it.
+what each client sends, and from the label counts it learns more about a client than with most methods.
 
 Zhu, Hong, Zhou, "Data-free knowledge distillation for heterogeneous federated learning", ICML 2021,
 https://arxiv.org/abs/2105.10056
@@ -45,15 +45,15 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
 @dataclass(frozen=True)
 class Generator:
-    """G for so many classes; its parameters are one vector."""
+    """The generator G; its parameters are one vector."""
 
     classes: int
     width: int
-    """d, the features that it makes."""
+    """d, the number of features it makes."""
 
     @classmethod
     def of(cls, vector: Tensor, classes: int) -> "Generator":
-        """The one that a vector of parameters is for."""
+        """The generator that a vector of parameters belongs to."""
         return cls(classes, (len(vector) - HIDDEN * (classes + NOISE + 1)) // (HIDDEN + 1))
 
     @property
@@ -84,7 +84,7 @@ class Generator:
 
 
 def draw_noise(rows: int, random: torch.Generator, like: Tensor) -> Tensor:
-    """ε for so many examples."""
+    """ε for this many examples."""
     return torch.randn(rows, NOISE, generator=random, dtype=like.dtype).to(like.device)
 
 
@@ -109,7 +109,7 @@ class GeneratedFeatures(Loss, Correction):
     def __call__(self, forward: Forward) -> Tensor:
         if self._idle:
             return forward.logits.new_zeros(())
-        if self._features is None:  # all gradients of a step see the same
+        if self._features is None:  # the same for all gradients of a step
             self._features = self._draw(forward.y)
         of_batch, of_drawn, drawn = self._features
         assert isinstance(forward.module, StagedModel)

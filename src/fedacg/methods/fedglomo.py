@@ -7,7 +7,7 @@
     server   u ← βĀ + (1 − β)(u + Ā − Ā'),  Ā = Σ ω_i A_i;  θ_{t+1} = θ_t − η_g u
 
 u starts as Ā in the first round, which has no θ_{t−1}: started at 0 it would move by βĀ only. With β = 1 the
-server averages, and with a = 1 as well this is FedAvg. Four gradients a step. Both trajectories take plain SGD
+server averages, and with a = 1 as well this is FedAvg. Four gradients per step. Both trajectories take plain SGD
 steps, with weight decay and the clip if there are any; optimisers with a state and corrections are refused.
 
 Das, Acharya, Hashemi, Sanghavi, Dhillon, Topcu, "Faster non-convex federated learning via global and local

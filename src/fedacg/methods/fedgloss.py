@@ -1,4 +1,4 @@
-"""FedGloSS: FedDyn whose clients start at the server's own ascent, where ACG looks ahead it looks back.
+"""FedGloSS: FedDyn whose clients start at an ascent point of the server: where ACG looks ahead, it looks back.
 
     server   broadcasts φ = θ − ρ Δ/(‖Δ‖₂ + 10⁻¹⁶), Δ the mean update of the last round: against it the loss rises
     client   minimise ℓ_i(w) − ⟨g_i, w⟩ + α/2 ‖w − φ‖² from w = φ;  then keep g_i ← g_i − αΔ_i

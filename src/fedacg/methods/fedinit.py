@@ -44,9 +44,11 @@ class RelaxedStart(Part):
 
 def add_relaxed_start(method: Method, beta: float) -> Method:
     if any(type(part).start is not Part.start for part in method.parts):
-        raise InputError("it has a starting point of its own")
+        raise InputError("it sets the starting point itself")
     if not method.step.corrected:
-        raise InputError("its steps are compared with those from another point, which would not move along")
+        raise InputError(
+            "its steps are compared with those from another point, which the relaxed start would not move"
+        )
     return replace(method, objective=(*method.objective, RelaxedStart(beta)))
 
 

@@ -28,7 +28,7 @@ class Calibrated(Loss):
         self._shift = torch.where(counts > 0, margin, -torch.inf)
 
     def __call__(self, forward: Forward) -> Tensor:
-        # A network may have outputs that no label of the federation names; they are absent classes too.
+        # A network may have outputs without any label in the federation; they are absent classes too.
         unnamed = forward.logits.shape[1] - len(self._shift)
         return cross_entropy(forward.logits + pad(self._shift, (0, unnamed), value=-torch.inf), forward.y)
 

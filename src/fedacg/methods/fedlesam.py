@@ -1,4 +1,4 @@
-"""FedLESAM: sharpness-aware steps whose ascent is the way that the global model came, at the cost of one gradient.
+"""FedLESAM: sharpness-aware steps that ascend along the global model's last move, at the cost of one gradient.
 
     client   ε = ρ (φ_old − φ)/(‖φ_old − φ‖₂ + 10⁻¹⁶), φ_old what it was sent at its last visit
              w ← w − η g(w + ε; B);  keeps φ

@@ -1,4 +1,4 @@
-"""FedNTD: what the broadcast model knows of the classes that are not the label is kept by distillation.
+"""FedNTD: distillation preserves what the broadcast model knows about the not-true classes.
 
     client   minimise (1−β)·CE + β·KL(softmax(z_g^{≠y}/T) ‖ softmax(z^{≠y}/T)) over the not-true classes
     server   θ ← θ + η_g Σ ω_i Δ_i

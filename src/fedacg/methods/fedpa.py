@@ -1,4 +1,4 @@
-"""FedPA: clients send how far they are from the mean of their own posterior, in the metric of its covariance.
+"""FedPA: clients send the difference from their posterior mean, in the metric of its covariance.
 
     client   K steps of SGD; after a burn-in the others fall into n blocks of equal length, and x_t is the mean of
              the iterates of block t
@@ -48,7 +48,7 @@ def posterior_delta(samples: Sequence[Tensor], rho: float) -> Tensor:
 
 
 class PosteriorSamples(Correction):
-    """Looks on as w moves, changes no step, and sends Σ̂⁻¹(x̄ − θ) in place of w − θ."""
+    """Observes w, changes no step, and sends Σ̂⁻¹(x̄ − θ) in place of w − θ."""
 
     def __init__(self, rho: float, samples: int, burn_in: float, warmup: int) -> None:
         self.rho, self.samples, self.burn_in, self.warmup = rho, samples, burn_in, warmup

@@ -3,7 +3,7 @@
     client   sends Q(Δ_i), unbiased: E[Q(x)] = x
     server   uses Q(Δ_i) wherever Δ_i stands, its momentum included; so does a client that keeps state
 
-How Q works, and the bytes it takes, is in quantise.py; with `bucket` = 0 there is one scale for the whole vector.
+quantise.py defines Q and its bytes; with `bucket` = 0 there is one scale for the whole vector.
 (Reisizadeh et al., AISTATS 2020.)
 """
 

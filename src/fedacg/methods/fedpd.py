@@ -1,4 +1,4 @@
-"""FedPD: a primal-dual method in which every client goes on from its own last point.
+"""FedPD: a primal-dual method in which every client continues from its own last point.
 
     client   w starts at its own last w_i, at φ = θ on its first visit;  w ← w − η(g(w) + λ_i + μ(w − θ))
              then keep w_i and λ_i ← λ_i + μ(w_i − θ)

@@ -21,6 +21,6 @@ def add_proximal(method: Method, mu: float) -> Method:
         raise InputError("it pulls towards φ already; set the strength of that pull instead")
     if not method.step.corrected:
         raise InputError(
-            "its steps are compared with those from another point, and a pull would act on one of them"
+            "its steps are compared with those from another point, and a pull would act on only one of them"
         )
     return replace(method, objective=(*method.objective, Proximal(mu)))

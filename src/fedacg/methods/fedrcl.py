@@ -6,7 +6,7 @@
              other classes
     server   θ ← θ + η_g Σ ω_i Δ_i
 
-Features are what a stage puts out before its last activation, the mean over places or steps where there are
+Features are a stage's output before its last activation, averaged over positions or steps if there are
 several. A sample alone in its class has no term, and neither has a batch of one class; mean_i is over the samples
 that have one. Where a batch has a single sample of other classes there is no n₂. These are the hardest pairs that
 the authors' code takes; their paper's text sums over all.
@@ -86,7 +86,7 @@ class RelaxedContrast(Loss):
 
 
 class _Watch:
-    """Puts aside what a stage's last activation is given; a copy, as it may be overwritten in place."""
+    """Stores the input of a stage's last activation; a copy, as it may be overwritten in place."""
 
     def __init__(self, before: dict[int, Tensor], number: int) -> None:
         self._before, self._number = before, number
@@ -96,7 +96,7 @@ class _Watch:
 
 
 def _pooled(level: Tensor) -> Tensor:
-    """(B, d): images are averaged over their places, sequences over their steps."""
+    """(B, d): images are averaged over positions, sequences over steps."""
     if level.dim() == 4:
         return level.mean(dim=(2, 3))
     return level.mean(dim=1) if level.dim() == 3 else level.flatten(start_dim=1)

@@ -6,7 +6,7 @@
     server   h ← h − (α/N) Σ_S Δ_i;  θ ← mean_S(w_i) − h/α;  s ← ρ μ̄/‖μ̄‖₂, μ̄ = mean_S μ_i
 
 As in FedDyn, whose α is 1/β in the paper of FedSMOO. All states start at zero, so the first visit of a first round
-is SAM's; with ρ = 0 everything that is new stays zero and this is FedDyn. Two gradients a step.
+is SAM's; with ρ = 0 everything that is new stays zero and this is FedDyn. Two gradients per step.
 
 Sun, Shen, Chen, Ding, Tao, "Dynamic regularized sharpness aware minimization in federated learning: Approaching
 global consistency and smooth landscape", ICML 2023, https://arxiv.org/abs/2305.11584

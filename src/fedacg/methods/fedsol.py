@@ -1,4 +1,4 @@
-"""FedSOL: local gradients are taken where the broadcast model's knowledge is most at stake.
+"""FedSOL: local gradients are taken where the broadcast model's knowledge would suffer most.
 
     client   P(w) = KL(softmax(z_φ) ‖ softmax(z_w)), mean over the batch, z_φ the logits of φ without gradient
              ε = ρ |w − φ| ⊙ ∇P(w; B)/‖∇P(w; B)‖₂;  w ← w − η g(w + ε; B), on the same batch B
@@ -6,7 +6,7 @@
 
 The absolute value and the product are entry by entry: entries that have moved further from φ are perturbed more,
 and none that has not. At w = φ there is no perturbation, so a visit of one step is FedAvg's, and with ρ = 0 all
-are. Two gradients a step and a forward pass of φ. The training loss that is recorded is the one at w + ε.
+are. Two gradients per step and a forward pass of φ. The training loss that is recorded is the one at w + ε.
 
 Lee, Jeong, Kim, Oh, Yun, "FedSOL: Stabilized orthogonal learning with proximal restrictions in federated
 learning", CVPR 2024, https://arxiv.org/abs/2308.12532

@@ -1,10 +1,10 @@
-"""GHBM, generalised heavy-ball momentum: clients step along with the server's way over the last τ rounds.
+"""GHBM, generalised heavy-ball momentum: clients add the server's move over the last τ rounds to their steps.
 
     client   w ← w − ηg(w) + (β/K_i) D
     server   broadcasts D = (θ_t − θ_{t−τ})/τ;  θ ← θ + η_g Σ ω_i Δ_i
 
-θ before the first round is the initial model. A good τ is how many rounds it takes until everybody has taken part,
-1/participation. In all its K_i steps a client is carried βD, by the share of each step in the sum of the rates
+θ before the first round is the initial model. A good τ is the number of rounds until every client has taken part,
+1/participation. All K_i steps together carry a client by βD, by the share of each step in the sum of the rates
 where the rate changes within a round.
 """
 

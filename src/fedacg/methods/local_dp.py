@@ -4,7 +4,7 @@
     server   anything: what comes after the noise costs nothing
 
 An upload with any data might be one with any other: two of them are up to 2C apart, so that one visit costs what
-the Gaussian mechanism with z/2 costs. ε is that of the client with the most visits; how clients are chosen hides
+the Gaussian mechanism with z/2 costs. ε is that of the client with the most visits; sampling of clients hides
 nothing here. That a client took part is not hidden, and neither is anything but its vectors: methods whose clients
 send counts or steps are refused, and so are weights by examples.
 """

@@ -9,14 +9,14 @@ from fedacg.methods.upload import Chain, Link
 
 NEEDS = {
     "stages": "a model made of stages and a head (fedacg.models.StagedModel)",
-    "full participation": "every client in every round: cohort.fraction = 1, nobody absent and nobody dropped",
+    "full participation": "every client in every round: cohort.fraction = 1, no absent and no dropped clients",
     "uniform weights": "cohort.weights = 'uniform'",
     "single updates": "a server that sees the update of each client",
     "one place": "the data of all clients in one place, which only a simulation has",
     "spaced cohorts": "cohort.draw = 'spaced' with a cohort.gap of at least its bands",
     "no buffers": "a model without buffers, such as the running means of batch normalisation",
 }
-"""What a method may ask of a federation; it is checked before anything runs."""
+"""Requirements that a method may have of a federation; they are checked before anything runs."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Method:
     def __post_init__(self) -> None:
         for link in self.upload[:-1]:
             if link.last:
-                raise InputError(f"after {type(link).__name__}, which writes the bytes to send, no link can come")
+                raise InputError(f"no link can follow {type(link).__name__}, which writes the bytes to send")
         if any(link.bounds for link in self.upload):
             if "single updates" in self.needs:
-                raise InputError("its server must see the update of each client, and it is to see only their sum")
+                raise InputError("its server must see the update of each client, but only their sum is visible")
             for link in self.upload:
                 if not (link.bounds or link.shrinks):
                     raise InputError(
@@ -46,7 +46,7 @@ class Method:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All that serves a client."""
+        """Everything that serves a client."""
         return (*self.objective, self.step)
 
     @property
@@ -68,13 +68,13 @@ class Method:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it asks of a federation, in the words of `NEEDS`."""
+        """Its requirements of a federation, as keys of `NEEDS`."""
         parts: tuple[Part | Link, ...] = (*self.parts, *self.upload)
         return self.rule.needs.union(*(part.needs for part in parts))
 
     @property
     def summary(self) -> str:
-        """What it is made of, in the names of its parts."""
+        """Its parts by name."""
         made_of = [" + ".join(type(part).__name__ for part in self.objective)]
         made_of += [type(self.step).__name__] if type(self.step) is not LocalStep else []
         made_of += [" → ".join(type(link).__name__ for link in self.upload)] if self.upload else []
@@ -83,6 +83,6 @@ class Method:
     def with_loss(self, function: LossFunction) -> "Method":
         """The same method on a user's own loss in place of cross-entropy."""
         if not any(isinstance(loss, Empirical) for loss in self.losses):
-            raise InputError("this method defines its own loss on the logits and takes no other")
+            raise InputError("this method defines its own loss on the logits; leave loss out")
         swap = tuple(Empirical(function) if isinstance(part, Empirical) else part for part in self.objective)
         return replace(self, objective=swap)

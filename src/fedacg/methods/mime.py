@@ -1,4 +1,4 @@
-"""Mime and MimeLite: clients step with the server's momentum, which only full gradients move.
+"""Mime and MimeLite: clients step with the server's momentum, which only full gradients update.
 
     first    clients send ∇f_i(φ) over all their examples;  c = Σ ω_i ∇f_i(φ)
     client   w ← w − η(G + βm), m as it was broadcast

@@ -1,10 +1,10 @@
-"""MOON: features of the local model are drawn towards the broadcast model's, away from the client's last one's.
+"""MOON: a contrastive loss draws features towards the broadcast model's, away from the client's last model's.
 
     client   minimise CE + μ·(−log[e^{s(z,z_g)/T} / (e^{s(z,z_g)/T} + e^{s(z,z_p)/T})]),  s = cosine
              z, z_g, z_p: features of w, of φ and of the w_i that the client kept
     server   θ ← θ + η_g Σ ω_i Δ_i
 
-The features are what the head eats, in all three models. A client that takes part for the first time has
+The features are the head's inputs, in all three models. A client that takes part for the first time has
 z_p = z_g, and the term has no gradient.
 """
 

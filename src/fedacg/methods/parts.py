@@ -1,8 +1,8 @@
 """The parts of a client's work: losses for autograd, corrections of g, and the local step.
 
 A part lives in a worker and serves one client after the other: `begin` before the client's local steps, `end` and
-`keep` after them. A part that fuses serves many clients at once: its vectors are then the rows of a matrix, a
-client each, and those that still take steps are always the first ones.
+`keep` after them. A part that fuses serves many clients at once: its vectors are then matrices with one row per
+client, and those that still take steps are always the first rows.
 """
 
 from abc import ABC, abstractmethod
@@ -35,19 +35,19 @@ class Forward:
         return self.x
 
     def outputs_of(self, module: nn.Module) -> Tensor:
-        """What a network makes of the batch."""
+        """A network's outputs for the batch."""
         output: Tensor = call(module, self.x)
         return output
 
     @cached_property
     def stage_outputs(self) -> list[Tensor]:
-        """What each stage of a staged model puts out."""
+        """The output of each stage of a staged model."""
         assert isinstance(self.module, StagedModel)
         return self.module.stage_outputs(self.only)
 
     @property
     def features(self) -> Tensor:
-        """What the head of a staged model eats."""
+        """The input of a staged model's head."""
         return self.stage_outputs[-1] if self.stage_outputs else self.only
 
     @cached_property
@@ -61,7 +61,7 @@ class Part(ABC):  # noqa: B024 - each of its methods has a sensible default
     """A piece of what a client does; the plain one takes no part in the steps and can only send and keep."""
 
     needs: frozenset[str] = frozenset()
-    """What it asks of a federation, in the words of `methods.method.NEEDS`."""
+    """Its requirements of a federation, as keys of `methods.method.NEEDS`."""
 
     @property
     def fuses(self) -> bool:
@@ -90,7 +90,7 @@ class Part(ABC):  # noqa: B024 - each of its methods has a sensible default
 
 
 IGNORED = -100
-"""The label of examples that only fill up a batch; it is the one that cross-entropy leaves out by itself."""
+"""The label of padding examples in a batch; cross-entropy ignores it by default."""
 
 
 class Loss(Part):
@@ -108,7 +108,7 @@ class Correction(Part):
     """A term of the gradient that is added to the flat vector directly; one that fuses adds to every row."""
 
     pulls: ClassVar[bool] = False
-    """Whether it draws w towards φ, so that a second pull would make no sense."""
+    """Whether it pulls w towards φ, so that a second pull would make no sense."""
 
     @abstractmethod
     def correct(self, g: Tensor, w: Tensor) -> None:
@@ -119,9 +119,9 @@ class Gradient(Protocol):
     """The gradient of the losses on a step's batch."""
 
     def __call__(self, at: Tensor | None = None) -> Tensor:
-        """g at w, or at another point; valid until it is asked for again.
+        """g at w, or at another point; valid until the next call.
 
-        However often it is asked, dropout draws the same mask and normalisation statistics move once.
+        In all calls, dropout draws the same mask and normalisation statistics move once.
         """
         ...
 
@@ -131,7 +131,7 @@ class Gradient(Protocol):
 
 
 class LocalStep(Part):
-    """Where a step goes before corrections, clipping and decay: against g(w; B), unless a method has another."""
+    """The direction of a step before corrections, clipping and decay: against g(w; B), unless a method differs."""
 
     corrected: ClassVar[bool] = True
     """Whether corrections may be added to its direction."""
@@ -141,7 +141,7 @@ class LocalStep(Part):
         return True
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
-        """What the step goes against, from one or more gradients on its batch."""
+        """The vector that the step goes against, from one or more gradients on its batch."""
         return gradient()
 
 

@@ -16,7 +16,7 @@ BUCKET = 512
 
 
 class Quantise(Link):
-    """b bits an entry and one scale a bucket."""
+    """b bits per entry and one scale per bucket."""
 
     last = True
 
@@ -39,7 +39,7 @@ class Quantise(Link):
         return torch.cat([scale.view(-1).view(torch.uint8), self._pack(filled)])
 
     def decode(self, payload: Tensor, like: Tensor, rest: Chain) -> Tensor:
-        """The vector that arrived, as long and of the type as `like`."""
+        """The vector that arrived, with the length and type of `like`."""
         entries = like.numel() + self._missing(like)
         count = entries // (self.bucket or entries)
         split = count * like.element_size()

@@ -26,7 +26,7 @@ from fedacg.methods.rules import Around, Reply, ServerRule, StandIn, State, Term
 
 
 class Robust(StandIn):
-    """Gives the rule inside a robust middle of the replies in place of their mean."""
+    """Passes a robust centre of the replies to the inner rule in place of their mean."""
 
     needs = frozenset({"single updates", "uniform weights"})
 
@@ -89,7 +89,7 @@ class Krum(Robust):
 
 
 class NormBound(Around):
-    """Scales what a client sent to at most this norm before the rule inside sees it."""
+    """Scales an upload to at most this norm before the inner rule sees it."""
 
     def __init__(self, inner: ServerRule, norm: float) -> None:
         super().__init__(inner)
@@ -106,7 +106,7 @@ class NormBound(Around):
 
 
 def _trimmed(rows: Tensor, cut: int) -> Tensor:
-    """The mean of each column without its so many smallest and largest entries."""
+    """The mean of each column without its `cut` smallest and largest entries."""
     return rows.sort(dim=0).values[cut : len(rows) - cut].mean(dim=0)
 
 

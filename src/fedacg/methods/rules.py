@@ -1,8 +1,8 @@
 """Server rules: what is broadcast, what is summed over the replies, and how the sums move the server.
 
 A rule holds no vectors. Its state is a record of named vectors that a checkpoint can hold, and `step` returns a
-new one, so that an interrupted round leaves the old one whole. As a rule only sees sums, replies stream through
-the server one by one, and sums that are sealed or noised serve it as well as plain ones.
+new one, so that an interrupted round leaves the old one whole. As a rule sees only sums, replies stream through
+the server one by one, and sealed or noisy sums serve it as well as plain ones.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ Term = tuple[Tensor, float]
 """A reply's share of a sum: what is added, and its factor."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Reply:
     """A client's answer as it reached the server. Its tensors are valid until the next reply is taken."""
 
@@ -52,7 +52,7 @@ class Reply:
     buffers: Tensor = field(default_factory=lambda: torch.empty(0))
     """How its normalisation buffers changed."""
     payloads: Message = field(default_factory=dict)
-    """Its vectors as they crossed the network, for rules that add up the sent numbers themselves."""
+    """Its vectors as the links of an upload chain encoded them, for rules that add up the sent numbers themselves."""
 
 
 class Network(Protocol):
@@ -80,14 +80,14 @@ class Totals:
         self._rule, self._network = rule, network
         self._sums: dict[str, Tensor] = {}
         self.count = 0
-        """How many replies there were."""
+        """The number of replies."""
         self.replies: list[Reply] = []
         """The replies themselves, only for rules that need single updates."""
         self.figures: dict[str, float] = {}
-        """What the rule measured, by the names of `RoundMetrics.scores`."""
+        """Measurements of the rule, by names of `RoundMetrics.scores`."""
 
     def add(self, reply: Reply) -> None:
-        """Take a reply into the sums that the rule asks for."""
+        """Add a reply to the sums that the rule asks for."""
         self.count += 1
         for name, (tensor, factor) in self._rule.collect(reply).items():
             if name in self._sums:
@@ -104,12 +104,12 @@ class Totals:
 
     @property
     def network(self) -> Network:
-        """The model that the replies are of."""
+        """The model that the replies belong to."""
         assert self._network is not None
         return self._network
 
     def get(self, name: str, default: Tensor) -> Tensor:
-        """A sum, or what stands for it in a round that nobody answered."""
+        """A sum, or its default in a round without answers."""
         return self._sums.get(name, default)
 
     def changed(self, **sums: Tensor) -> "Totals":
@@ -119,7 +119,7 @@ class Totals:
         return totals
 
     def of_mean(self, rule: "ServerRule", reply: Reply, count: int) -> "Totals":
-        """What another rule would have summed up, had so many replies come that were all like this one."""
+        """The totals of another rule if `count` replies equal to this one had arrived."""
         totals = copy(self)
         totals._rule, totals.count, totals.replies = rule, count, []
         totals._sums = {name: tensor * (factor * count) for name, (tensor, factor) in rule.collect(reply).items()}
@@ -135,13 +135,13 @@ class ServerRule(ABC):
     """How the server moves; the base broadcasts θ itself, sums up Δ and keeps nothing else."""
 
     needs: frozenset[str] = frozenset()
-    """What it asks of a federation, in the words of `methods.method.NEEDS`."""
+    """Its requirements of a federation, as keys of `methods.method.NEEDS`."""
     first_exchange: bool = False
     """Whether clients first send the full gradient of their losses at φ; `learn` is given its mean."""
     moves_buffers: bool = False
     """Whether `step` gives normalisation buffers as well; by default they move by the weighted mean."""
     always: bool = False
-    """Whether it takes a step in a round that nobody answered too."""
+    """Whether it also takes a step in a round without answers."""
 
     counts_rounds: bool = False
     """Whether what it does depends on how many rounds there are in all, `Round.rounds`."""
@@ -187,7 +187,7 @@ class ServerRule(ABC):
 
     def in_place_of_average(self, make: "Callable[[Average], ServerRule]") -> "ServerRule":
         """This rule with another one where it averages; refused by rules that do not average."""
-        raise InputError("it has a server rule of its own, and a method has only one")
+        raise InputError("it has a server rule already, and a method has only one")
 
 
 class Average(ServerRule):
@@ -245,9 +245,9 @@ class Around(ServerRule):
 
 
 class StandIn(Around):
-    """Gives the rule inside one reply that stands for all, such as their mean: it sees nobody's own.
+    """Passes one combined reply, such as the mean, to the inner rule, which sees no single client's.
 
-    The rule inside must be content with sums of what was sent; others are refused.
+    The inner rule must need only sums of what was sent; others are refused.
     """
 
     moves_buffers = True
@@ -255,7 +255,7 @@ class StandIn(Around):
     def __init__(self, inner: ServerRule) -> None:
         super().__init__(inner)
         self.vectors = ("delta", *plain_sums(inner))
-        """What of a reply is summed up, beside buffers."""
+        """The vectors of a reply that are summed, besides buffers."""
 
     def collect(self, reply: Reply) -> Mapping[str, Term]:
         extras: dict[str, Term] = {name: (reply.extras[name], 1) for name in self.vectors[1:]}
@@ -264,7 +264,7 @@ class StandIn(Around):
     def hand_on(
         self, state: State, totals: Totals, round: Round, means: Mapping[str, Tensor], count: int
     ) -> State:
-        """The step of the rule inside after so many replies, each of them like these means."""
+        """The inner rule's step after `count` replies that all equal these means."""
         extras = {name: means[name] for name in self.vectors[1:]}
         share = 1 / max(1, count)
         one = Reply(-1, share, share, 1, 1, 1.0, 0.0, means["delta"], extras, means["buffers"])
@@ -280,9 +280,9 @@ def plain_sums(rule: ServerRule) -> tuple[str, ...]:
     than its sum, is refused.
     """
     if "single updates" in rule.needs:
-        raise InputError("its server must see the update of each client, and it is to see no more than their sum")
+        raise InputError("its server must see the update of each client, but only their sum is visible")
     if rule.first_exchange:
-        raise InputError("its clients first send full gradients, which nothing bounds, noises or seals")
+        raise InputError("its clients first send full gradients, which are not bounded, noised or sealed")
     refuse_counts(rule)
     asked: dict[str, None] = {}
     plain, longer = _shown(rule, 1, 1, asked), _shown(rule, 2, 1, asked)
@@ -295,12 +295,12 @@ def refuse_counts(rule: ServerRule) -> None:
     """Refuse a rule that looks at how much one client has or did: its examples, steps, rates or loss."""
     if _shown(rule, 1, 1, {}) != _shown(rule, 1, 2, {}):
         raise InputError(
-            "its server weighs an update by the steps or examples of that client, which would be told"
+            "its server weighs an update by the steps or examples of that client, which would be revealed"
         )
 
 
 def _shown(rule: ServerRule, size: float, work: int, asked: dict[str, None]) -> dict[str, float]:
-    """What a reply of this size after so much work adds to a rule's sums; what it asks for is written down."""
+    """What a reply of this size after this much work adds to a rule's sums; the attributes it reads are noted."""
     vector = torch.tensor([float(size)], dtype=torch.float64)
 
     class Extras(dict[str, Tensor]):

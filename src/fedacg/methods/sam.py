@@ -75,9 +75,9 @@ def add_asam(method: Method, rho: float, eta: float) -> Method:
 
 
 def with_step(method: Method, step: LocalStep) -> Method:
-    """A method with another local step in place of the plain one."""
+    """A method with another local step instead of the plain one."""
     if type(method.step) is not LocalStep:
-        raise InputError("it has a local step of its own, and a method has only one")
+        raise InputError("it has a local step already, and a method has only one")
     return replace(method, step=step)
 
 

@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates at the server and at every client take the client's drift out of its steps.
+"""SCAFFOLD: control variates at the server and at every client remove the client's drift from its steps.
 
     client   w ← w − η(g(w) + c − c_i);  keeps c_i⁺, sends Δ_i and c_i⁺ − c_i, where
              option II  c_i⁺ = c_i − c − Δ_i/(K_i η)      option I  c_i⁺ = ∇f_i(φ), over all its examples

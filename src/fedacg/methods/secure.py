@@ -1,6 +1,6 @@
-"""Sealed sums, `+secure`: the server sees the sum of a cohort's updates and nothing of a single one.
+"""Secure sums, `+secure`: the server sees the sum of a cohort's updates and no single one.
 
-    client   u_i ← u_i · min(1, C/‖u_i‖);  k_i = trunc(u_i/s) mod 2^b, b bits an entry;  s = C·N/(2^{b−1} − 1)
+    client   u_i ← u_i · min(1, C/‖u_i‖);  k_i = trunc(u_i/s) mod 2^b, b bits per entry;  s = C·N/(2^{b−1} − 1)
     server   Σ_S u_i ≈ s·(Σ_S k_i mod 2^b), read as numbers from −2^{b−1} on;  all weights the same
 
 Rounding towards zero makes no update longer than it was, and the sum is off by less than s for each client. What
@@ -31,14 +31,14 @@ _KEY, _SHARE, _SEAL, _NAME = 32, 33, 40, 4
 
 
 class BoundTogether(ClipTogether):
-    """Clips as `+dp` does, and does not tell."""
+    """Clips as `+dp` does, without reporting whether it clipped."""
 
     def leave(self, upload: Mapping[str, Tensor], fits: bool, random: torch.Generator) -> Mapping[str, Tensor]:
         return upload
 
 
 class FixedPoint(Link):
-    """b bits an entry: multiples of a step that the server says, written modulo 2^b."""
+    """b bits per entry: multiples of a step that the server announces, modulo 2^b."""
 
     joint = covers = last = shrinks = True
     needs = frozenset({"uniform weights", "no buffers"})
@@ -70,7 +70,7 @@ class FixedPoint(Link):
 
 
 class Sealed(StandIn):
-    """Adds up whole numbers modulo 2^b and gives the rule inside what their sum stands for."""
+    """Adds up whole numbers modulo 2^b and passes the decoded sum to the inner rule."""
 
     def __init__(self, inner: ServerRule, clip: float, bits: int) -> None:
         super().__init__(inner)
@@ -117,10 +117,10 @@ def key_bytes(asked: int, answered: int) -> tuple[int, int]:
 
 def add_secure(method: Method, clip: float, bits: float) -> Method:
     if any(link.last for link in method.upload):
-        raise InputError("its clients write their updates in a way that cannot be added up")
+        raise InputError("its clients encode their updates in a way that cannot be added up")
     bound = next((link for link in method.upload if isinstance(link, ClipTogether)), None)
     if bound is not None and not bound.bounds:
-        raise InputError("noise of the clients' own has no bound, and what is sealed must have one")
+        raise InputError("clients' own noise is unbounded, but a sealed update must be bounded")
     links = method.upload if bound is not None else (BoundTogether(clip), *method.upload)
     rule = Sealed(method.rule, bound.clip if bound is not None else clip, int(bits))
     return replace(method, rule=rule, upload=(*links, FixedPoint(int(bits))))

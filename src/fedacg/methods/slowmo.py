@@ -1,4 +1,4 @@
-"""SlowMo: server momentum on the gradient that an update amounts to, so that it is free of the learning rate.
+"""SlowMo: server momentum on the pseudo-gradient Δ/η, so that it does not depend on the learning rate.
 
     server   u ← βu − Σ ω_i Δ_i/η_t;  θ ← θ − α η_t u;  u starts at zero
 

@@ -1,4 +1,4 @@
-"""STEM: clients step against a gradient estimate with momentum, which is averaged together with the model.
+"""STEM: clients step against a momentum gradient estimate, which is averaged together with the model.
 
     server   broadcast φ = θ, d and the rate η' of the last local step before them
     client   w_0 = φ, w_{−1} = φ + η'd, d_0 = d;  for k = 1 … K, on one batch B_k:
@@ -76,7 +76,7 @@ class TwoSidedServer(ServerRule):
 
     def in_place_of_average(self, make: Callable[[Average], ServerRule]) -> ServerRule:
         raise InputError(
-            "its d goes with the point before the last step, from which a lookahead would move φ away"
+            "its d belongs to the point before the last step, and a lookahead would move φ away from it"
         )
 
 

@@ -1,8 +1,8 @@
 """The upload chain: what happens to a client's vectors on their way to the server, link by link.
 
 A chain is what the name of a method says, from left to right: `+clip+paq` clips and then quantises. Every link
-hands what it makes of a vector to the rest of the chain; at the end are the bytes that are sent. What a link keeps
-at the client, such as the error that it made, lies in a namespace of its own.
+passes its result to the rest of the chain; the last produces the bytes that are sent. What a link keeps at the
+client, such as its error, is in a namespace of its own.
 """
 
 from abc import ABC
@@ -17,7 +17,7 @@ from fedacg.core.messages import Message
 
 @dataclass(frozen=True)
 class Memory:
-    """What one client's links keep from visit to visit, seen by one link for one vector."""
+    """What one link keeps for one vector of a client between visits."""
 
     kept: Message = field(default_factory=dict)
     keep: dict[str, Tensor] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Link(ABC):  # noqa: B024 - each of its methods has a sensible default
     """One link of an upload chain; the base passes everything on."""
 
     needs: frozenset[str] = frozenset()
-    """What it asks of a federation, in the words of `methods.method.NEEDS`."""
+    """Its requirements of a federation, as keys of `methods.method.NEEDS`."""
     last: bool = False
     """Whether it writes bytes itself, so that nothing can come after it."""
     joint: bool = False
@@ -48,7 +48,7 @@ class Link(ABC):  # noqa: B024 - each of its methods has a sensible default
     bounds: bool = False
     """Whether it promises a largest norm of the whole upload, which no other link may undo."""
     covers: bool = False
-    """Whether it must reach all that is sent, so that nothing may be sent beside the vectors."""
+    """Whether it must cover everything sent, so that nothing may be sent beside the vectors."""
     shrinks: bool = False
     """Whether what arrives of a vector is never longer than the vector."""
 
@@ -67,7 +67,7 @@ class Link(ABC):  # noqa: B024 - each of its methods has a sensible default
         return rest.encode(vector, memory, random)
 
     def decode(self, payload: Tensor, like: Tensor, rest: "Chain") -> Tensor:
-        """The vector that arrived, as long and of the type as `like`."""
+        """The vector that arrived, with the length and type of `like`."""
         return rest.decode(payload, like)
 
 
@@ -100,7 +100,7 @@ class Chain:
     def encode_rows(
         self, vectors: Tensor, memories: Iterable[Memory], randoms: Iterable[torch.Generator]
     ) -> Tensor:
-        """The bytes of every row of a matrix, a client each."""
+        """The bytes of every row of a matrix, one client each."""
         if not self.links:
             return vectors.contiguous().view(torch.uint8)
         return torch.stack([self.encode(*one) for one in zip(vectors, memories, randoms, strict=True)])

@@ -1,4 +1,4 @@
-"""A client's visit as its parts see it: what they may know before the local steps, and what is sent after them.
+"""A client's visit as its parts see it: what they know before the local steps, and what is sent after them.
 
 Everything here holds for one client, whose vectors are vectors, and for many at once, whose vectors are rows.
 """
@@ -83,7 +83,7 @@ _SEEN = " kept"
 
 
 class Departure:
-    """What clients take leave with: vectors that go through the upload chain, and tensors that go beside them."""
+    """The uploads of clients: vectors that go through the upload chain, and tensors that are sent beside them."""
 
     def __init__(
         self,
@@ -93,10 +93,14 @@ class Departure:
         randoms: Sequence[torch.Generator],
         broadcast: Message | None = None,
     ) -> None:
-        """Of one client where `like`, its w, is a vector; of several where it is a matrix of rows."""
+        """Of one client where `like`, its w, is a vector; of several where it is a matrix of rows.
+
+        A chain without links reads neither memories nor randomness.
+        """
         self._chain, self._like, self._memories, self._randoms = chain, like, memories, randoms
         for link in chain.links:
             link.hear(broadcast or {})
+        self._count = len(like) if like.dim() > 1 else 1
         self._waiting: dict[str, Tensor] = {}
         self._sent: dict[str, Tensor] = {}
         self._beside: dict[str, Tensor] = {}
@@ -107,15 +111,15 @@ class Departure:
 
     def attach(self, name: str, tensor: Tensor) -> None:
         """Put something else beside the vectors: a number, class prototypes, counts; it is sent as it is."""
-        self._beside[BESIDE + name] = as_rows(tensor, len(self._memories))
+        self._beside[BESIDE + name] = as_rows(tensor, self._count)
 
     def arrived(self, name: str) -> Tensor:
         """A vector of the upload as the server will see it."""
         if name in self._waiting:
             if self._chain.joint:
                 raise InputError(
-                    "method: it sends a vector that follows from what arrives of another, "
-                    "and all vectors of its upload are to be changed together"
+                    "method: one of its vectors depends on how another arrives, "
+                    "but all vectors of the upload must be changed together"
                 )
             self._encode(name)
         row = self._rows(self._like)[0]
@@ -141,7 +145,7 @@ class Departure:
         return {**self._sent, **beside, "buffers": self._rows(buffers)}
 
     def _prepare(self) -> None:
-        """Have the links that look at the whole upload change each client's vectors together."""
+        """Let the links that need the whole upload change each client's vectors together."""
         rows = {name: self._rows(vector) for name, vector in self._waiting.items()}
         prepared = []
         for row, random in enumerate(self._randoms):
@@ -155,9 +159,9 @@ class Departure:
 
     def _encode(self, name: str) -> None:
         rows = self._rows(self._waiting.pop(name))
-        memories = [memory.within(name) for memory in self._memories]
+        memories = (memory.within(name) for memory in self._memories)
         self._sent[name] = self._chain.encode_rows(rows, memories, self._randoms)
 
     def _rows(self, vector: Tensor) -> Tensor:
         """A row for each client, on the CPU."""
-        return as_rows(vector.cpu(), len(self._memories))
+        return as_rows(vector.cpu(), self._count)

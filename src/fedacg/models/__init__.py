@@ -1,4 +1,4 @@
-"""The catalogue of networks: `build(name, classes=…, shape=…)` checks what is asked for and builds it.
+"""The catalogue of networks: `build(name, classes=…, shape=…)` checks the request and builds the network.
 
 Networks are built from torch's global generator, which the caller seeds; nothing is seeded here.
 A network of one's own is named `module:function`: any nn.Module trains, a StagedModel with every method.
@@ -108,7 +108,7 @@ def _positive(value: object) -> bool:
 
 
 class _Unfilled(TorchFunctionMode):
-    """Leaves out random numbers, for which PyTorch would load hundreds of modules where there is no memory."""
+    """Skips random initialisation, for which PyTorch would load hundreds of modules on the meta device."""
 
     def __torch_function__(
         self,

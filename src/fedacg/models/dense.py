@@ -64,7 +64,7 @@ def lstm(
 
 
 class Symbols(nn.Embedding):
-    """Ids (B, T) to vectors (B, T, d); what is no id of the alphabet is told in words."""
+    """Ids (B, T) to vectors (B, T, d); an id outside the alphabet raises a clear error."""
 
     def forward(self, input: Tensor) -> Tensor:
         if input.is_floating_point():

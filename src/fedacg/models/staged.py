@@ -31,7 +31,7 @@ class StagedModel(nn.Module):
         return self.branch(x, 0)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the head eats: the last stage's output, shape (B, d)."""
+        """The head's input: the last stage's output, shape (B, d)."""
         for stage in self.stages:
             x = stage(x)
         return x

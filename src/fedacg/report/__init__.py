@@ -1,6 +1,6 @@
 """Reports on run folders: one table, curves and one page from any number of runs.
 
-`write` is all that most callers need; `live` serves the page while runs go on. Reads runs, never changes them.
+Most callers need only `write`; `live` serves the page of runs in progress. Runs are read, never changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ __all__ = ["Report", "write"]
 
 @dataclass(frozen=True)
 class Report:
-    """What was written, and what a terminal shows of it."""
+    """The files written, and the table for a terminal."""
 
     table: TerminalTable
     rows: tuple[Row, ...]
@@ -45,11 +45,11 @@ def write(
     """Report on the runs in and below `folders` into the folder `out`.
 
     Writes the table as table.csv, table.md and table.tex, the curves along rounds, bytes and seconds, the split
-    and the clients' accuracies, if measured, as PNG and PDF, what can be told from chance, a card, and index.html,
-    each whole or not at all. `targets` are fractions; without them, those that the experiments name are taken.
+    and the clients' accuracies, if measured, as PNG and PDF, tests of significance, a card, and index.html, each
+    atomically. `targets` are fractions; by default, those of the experiments.
     With `each_seed` the curves show single seeds. Another package may add a `chapter` to the page, and files
-    `beside` it. `clocks` are profiles of devices to tell the time by, and `spent` runs that count as budget beside
-    those that are shown.
+    `beside` it. `clocks` are device profiles for the simulated time, and `spent` are runs that count as budget
+    besides those shown.
     """
     runs = [load_run(folder) for folder in find_runs(folders)]
     if not any(run.history for run in runs):

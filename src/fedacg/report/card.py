@@ -1,4 +1,4 @@
-"""The card that goes with every table: what somebody needs to trust its numbers, or to get them again.
+"""The card that goes with every table: what a reader needs to trust its numbers, or to reproduce them.
 
 Commit, experiments, checksums of data and split, seeds by stream, the budget that was spent, machine, versions.
 All of it is read from the run folders; what runs of older versions did not write is left out.
@@ -16,9 +16,7 @@ from fedacg.report.runs import Run
 from fedacg.runs.history import human_bytes, three_digits
 from fedacg.version import __version__
 
-WORDS = (
-    "What it takes to trust these numbers, or to get them again. A plus after a commit: files differed from it."
-)
+WORDS = "What it takes to trust or reproduce these numbers. A plus after a commit: files differed from it."
 
 
 def card(runs: Sequence[Run]) -> dict[str, Any]:

@@ -18,14 +18,14 @@ from fedacg.runs.history import ACCURACY, bytes_unit, human_bytes, three_digits
 
 ABSENT = "–"
 _MISSED = 1e15
-"""Added to what was spent in vain, so that it is sorted behind all that was reached."""
+"""Added to efforts that missed the target, so that they sort after those that reached it."""
 
 
 @dataclass(frozen=True)
 class Cell:
     """A text, whether it is the "best" or the "second" of its column, and the number that it is sorted by.
 
-    Over several seeds all that cannot be told from the best is "best" as well, and there is no second.
+    Over several seeds, all that do not differ significantly from the best are "best" too, and there is no second.
     """
 
     text: str
@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading and a cell for each row; a terminal without room leaves out what is `spare`."""
+    """A heading and a cell for each row; a narrow terminal leaves out `spare` columns."""
 
     heading: str
     cells: tuple[Cell, ...]
@@ -70,7 +70,7 @@ def columns_of(rows: Sequence[Row], targets: Sequence[float], ranked: bool = Tru
         rounds = [row.rounds_to[place] for row in rows]
         sent = [row.bytes_to[place] for row in rows]
         columns.append(_with_shares(_efforts(f"rounds to {goal.title}", rounds, _rounds, marks), rounds))
-        # Bytes follow from rounds; with one target there is room for both at 80 columns.
+        # Bytes follow from rounds; with one target both fit into 80 columns.
         sent_column = _efforts(f"bytes to {goal.title}", sent, _bytes, marks)
         columns.append(replace(sent_column, spare=len(goals_of(rows, targets)) > 1))
     seconds = (Cell(_three_digits(row.seconds), value=row.seconds.mean) for row in rows)
@@ -82,7 +82,7 @@ _Marks = Callable[[Sequence[float | None], Sequence[Spread | None]], list[str]]
 
 
 def _headlines(rows: Sequence[Row], marks: _Marks) -> list[Column]:
-    """The figure that stands for the runs, and its moving average."""
+    """The headline figure, and its moving average."""
     ends, averages = [row.accuracy for row in rows], [row.moving_average for row in rows]
     shown = rows[0].shown if rows else ACCURACY
     if shown.percent:
@@ -108,7 +108,7 @@ def _four_digits(spread: Spread) -> str:
 
 def _accuracies(heading: str, spreads: Sequence[Spread | None], marks: _Marks) -> Column:
     texts = [_accuracy(spread) if spread else ABSENT for spread in spreads]
-    # Ranked as printed, or one of two equal numbers would be set in bold.
+    # Ranked as printed, or only one of two equal numbers would be bold.
     ranks = marks([-round(spread.mean, 2) if spread else None for spread in spreads], spreads)
     values = [spread.mean if spread else None for spread in spreads]
     return Column(heading, tuple(map(Cell, texts, ranks, values)))
@@ -138,7 +138,7 @@ def _with_shares(column: Column, efforts: Sequence[Effort]) -> Column:
 def _marks(values: Sequence[float | None], samples: Sequence[Sample]) -> list[str]:
     """Smallest is best; equals share a mark, and what has no value has none.
 
-    Where the best has seeds in common with others, what cannot be told from it shares its mark.
+    If the best shares seeds with others, all that do not differ significantly from it share its mark.
     """
     order = sorted({value for value in values if value is not None})
     if order and any(gaps := differences(samples, best := values.index(order[0]))):
@@ -222,7 +222,7 @@ _ESCAPES = str.maketrans(
         "<": r"\textless{}",
         ">": r"\textgreater{}",
         "|": r"\textbar{}",
-        # After the end of a line a bracket would be an option of it.
+        # After the end of a line, a bracket would be read as its option.
         "[": "{[}",
         "]": "{]}",
         **{character: f"\\{character}" for character in "{}$&#_%"},

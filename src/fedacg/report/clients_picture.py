@@ -1,4 +1,4 @@
-"""How clients' accuracies are distributed, as a picture: for every method the share of clients up to each.
+"""The distribution of clients' accuracies as a picture: for every method the share of clients up to each value.
 
 Reads `clients.csv` of the runs that have one. Only through Figure objects, never pyplot, as in `curves`.
 """
@@ -52,7 +52,7 @@ def gather(groups: Sequence[Group], curves: Sequence[Curve]) -> list[Distributio
 
 
 def _read(path: Path) -> list[ClientFigures]:
-    """A run's table; none where there is none, or somebody wrote over it."""
+    """A run's table; empty if there is none, or it cannot be read."""
     try:
         return from_csv(files.read_text(path))
     except (OSError, ValueError, TypeError, KeyError):

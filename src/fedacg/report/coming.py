@@ -1,4 +1,4 @@
-"""Runs that a command has not begun yet, told to whoever watches: a file that is there as long as the command."""
+"""Planned runs of a command, for `fedacg watch`: a file that exists as long as the command."""
 
 import json
 import os
@@ -24,10 +24,10 @@ class Coming:
 
 @contextmanager
 def planned(root: Path, runs: Mapping[Path, int]) -> Iterator[None]:
-    """Say which runs, with so many rounds, this process is about to play below `root`."""
+    """Announce the runs that this process will start below `root`, with their rounds."""
     listed = {os.path.relpath(folder, root): rounds for folder, rounds in runs.items()}
     made = [folder for folder in (root, *root.parents) if not folder.exists()]
-    with suppress(OSError):  # nobody's work depends on it
+    with suppress(OSError):  # nothing depends on it
         files.make_folder(root)
         files.write_whole(root / PLAN, json.dumps({"process": os.getpid(), "runs": listed}).encode())
     try:
@@ -35,12 +35,12 @@ def planned(root: Path, runs: Mapping[Path, int]) -> Iterator[None]:
     finally:
         with suppress(OSError):
             files.remove(root / PLAN)
-            for folder in made:  # only where no run was begun is it empty
+            for folder in made:  # it is empty only if no run started
                 folder.rmdir()
 
 
 def to_come(folders: Sequence[Path]) -> list[Coming]:
-    """What is planned in and right below these folders by processes that live, and not begun."""
+    """Runs in and directly below these folders that live processes have planned but not started."""
     found: dict[Path, Coming] = {}
     for folder in folders:
         for path in (folder / PLAN, *sorted(folder.glob(f"*/{PLAN}"))):

@@ -18,7 +18,7 @@ _INK, _GRID = "#333333", "#e4e4e4"
 
 
 _MOST_IN_LEGEND = 7
-"""Of more curves each has its name at its end: in a long legend nobody finds one."""
+"""With more curves, each is labelled at its end: a long legend is hard to read."""
 
 
 def draw(curves: Sequence[Curve], axis: Axis, targets: Sequence[float], *, each_seed: bool = False) -> Figure:

@@ -1,4 +1,4 @@
-"""What can be told from chance: methods in pairs over their seeds, and over many settings at once.
+"""Significant differences: methods in pairs over their seeds, and over many settings at once.
 
 The numbers come from `statistics`; here they become tables, files and chapters of the page.
 """
@@ -27,7 +27,7 @@ Parts = tuple[list[Chapter], dict[str, bytes]]
 
 
 def parts(material: Material) -> Parts:
-    """What there is to say: nothing where no two methods have two seeds in common."""
+    """The comparison; empty if no two methods share two seeds."""
     pairs, pair_files = _paired(material.rows)
     overall, overall_files = _overall(material)
     return [*pairs, *overall], {**pair_files, **overall_files}
@@ -51,7 +51,7 @@ def _paired(rows: Sequence[Row]) -> Parts:
         "95 % interval": lambda each: f"{each.low:+.2f} to {each.high:+.2f}",
         "p (Holm)": lambda each: f"{each.p:.3f}" if each.p >= 0.001 else "<0.001",
         "better with probability": lambda each: f"{each.improvement:.2f}",
-        "told from chance": lambda each: "yes" if each.told else "no",
+        "significant": lambda each: "yes" if each.told else "no",
     }
     columns = [Column("method", tuple(Cell(row.label) for row in rows))]
     for heading, form in forms.items():
@@ -59,8 +59,8 @@ def _paired(rows: Sequence[Row]) -> Parts:
     words = (
         f"Each method less {rows[best].label}, which has the highest mean{_aside(rows)}: the final moving average "
         "of the test accuracy, in pairs of runs with the same seed. The interval is a bootstrap of the mean "
-        "difference and is narrow with few seeds; whether a difference is told from chance goes by a paired "
-        "t-test, corrected by Holm for the number of comparisons, at 5 %."
+        "difference and is narrow with few seeds; significance is that of a paired t-test at 5 %, corrected by "
+        "Holm for the number of comparisons."
     )
     files = {
         "differences.csv": _paired_csv(rows, best, found).encode(),
@@ -109,7 +109,7 @@ def _overall(material: Material) -> Parts:
     ]
     settings = len(runs[first])
     words = (
-        f"The final moving averages of {settings} settings together, as they are: the mean of the middle half of "
+        f"The final moving averages of {settings} settings together, unscaled: the mean of the middle half of "
         "all runs with a bootstrap over seeds within each setting, and the probability that a run is better than "
         f"one of {first} in the same setting, the mean over settings."
     )

@@ -28,7 +28,7 @@ from fedacg.runs.session import Session
 from fedacg.simulation.clock import CLOCK, Clock
 
 OWN = "own"
-"""The clock that runs were played with."""
+"""The clock of the runs themselves."""
 WORDS = (
     "Seconds that a federation of such devices and links would take, until the moving average reached a target "
     "and in all. Profiles are round figures to compare methods by, not measurements."
@@ -100,17 +100,17 @@ def _timed(groups: Sequence[Group], profile: str) -> list[Group]:
 
 
 def _own(run: Run) -> list[float]:
-    """How long each round took by the clock that the run was played with."""
+    """The duration of each round by the run's own clock."""
     ends = [metrics.score(CLOCK) or 0.0 for metrics in run.history]
     return [end - begin for begin, end in zip([0.0, *ends], ends, strict=False)]
 
 
 def _seconds(run: Run, profile: str, session: Session) -> list[float]:
-    """How long each round would take: as long as its slowest answer."""
+    """The duration of each round: that of its slowest answer."""
     with plugins.reading(run.folder, trust=False, allow="run it with clock.profile in place of --clock"):
         experiment = Experiment.parse(run.experiment)
         if experiment.clock.drops or experiment.asynchronous.buffer:
-            raise InputError(f"--clock {profile}: {run.folder} was played by its own clock, and no other fits it")
+            raise InputError(f"--clock {profile}: {run.folder} ran with its own clock, and no other applies")
         ingredients = session.prepare(experiment)
         clock = Clock(
             ClockSettings(profile=profile), make_job(experiment, ingredients), experiment.seed_of("cohorts")
@@ -155,7 +155,7 @@ def _columns(material: Material, found: Mapping[str, Sequence[Times]]) -> list[C
 
 
 def _cell(reached: Sequence[float | None], totals: Sequence[float]) -> Cell:
-    """The mean over seeds if all reached the target, else the least that one spent in vain."""
+    """The mean over seeds if all reached the target, else the least that one spent without reaching it."""
     known = [each for each in reached if each is not None]
     if len(known) == len(reached):
         mean = statistics.fmean(known)

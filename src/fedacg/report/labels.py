@@ -1,7 +1,7 @@
-"""How labels lie with the clients: counted, summed up in figures, and as rows of shaded cells for a terminal.
+"""The distribution of labels over clients: counts, figures, and rows of shaded cells for a terminal.
 
-The picture of it is drawn in `labels_picture`; who holds which examples is settled in `fedacg.data`,
-which deals a run's split once more from its settings and seed if its data are there.
+`labels_picture` draws it; `fedacg.data` decides which client holds which examples, and repeats a run's split from
+its settings and seed if its data are available.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,12 +25,12 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 READ = 4000
-"""The most clients whose labels are read; of more, a random choice stands for all. FEMNIST has some 3600."""
+"""Most clients whose labels are read; of more, a random choice represents all. FEMNIST has about 3600."""
 MOST_IN_ORDER = 60
-"""Of more clients the numbers cannot be read off a picture, and they stand by what they hold."""
+"""Most clients that a picture shows by number; more are sorted by what they hold."""
 SHADES = ((4.0, "█"), (2.0, "▓"), (0.5, "▒"), (0.0, "░"))
-"""Signs for a client's share of a class, from so many times the share it has in the whole; 0 is a dot."""
-LEGEND = "share of a class, in times its share of the whole: · 0  ░ <½  ▒ ½–2  ▓ 2–4  █ ≥4"
+"""Shades for a client's share of a class, relative to the class's share of all data; 0 is a dot."""
+LEGEND = "share of a class, relative to its overall share: · 0  ░ <½  ▒ ½–2  ▓ 2–4  █ ≥4"
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class LabelCounts:
     clients: Ints
     """Their numbers."""
     counts: Ints
-    """One row a client, one column a class."""
+    """One row per client, one column per class."""
     population: int
-    """How many clients there are, whether or not they were read."""
+    """The number of clients, whether or not they were read."""
 
     @property
     def sizes(self) -> Ints:
@@ -68,7 +68,7 @@ class LabelCounts:
 
 
 def count(data: FederatedData, rng: np.random.Generator, most: int = READ) -> LabelCounts:
-    """Read the labels of all clients, or of so many chosen at random."""
+    """Read the labels of all clients, or of `most` chosen at random."""
     population = len(data.clients)
     chosen = np.arange(population)
     if population > most:
@@ -79,7 +79,7 @@ def count(data: FederatedData, rng: np.random.Generator, most: int = READ) -> La
 
 @dataclass(frozen=True)
 class Figures:
-    """What the counts come to. Means are over clients, each counting the same."""
+    """Figures of the counts. Means are over clients with equal weight."""
 
     smallest: int
     median: float
@@ -97,7 +97,7 @@ class Figures:
 
 
 def figures(counts: Ints, rng: np.random.Generator) -> Figures:
-    """Sizes, entropy and distance from i.i.d. of a table of counts: one row a client, one column a class."""
+    """Sizes, entropy and distance from i.i.d. of a table of counts: one row per client, one column per class."""
     sizes = counts.sum(axis=1)
     return Figures(
         smallest=int(sizes.min()),
@@ -125,7 +125,7 @@ def _distance(counts: Ints) -> float:
 
 
 def _at_random(counts: Ints, rng: np.random.Generator) -> Ints:
-    """The same labels dealt anew, to clients of the same sizes."""
+    """The same labels dealt again at random, to clients of the same sizes."""
     clients, classes = counts.shape
     dealt = rng.permutation(np.repeat(np.arange(classes), counts.sum(axis=0)))
     client = np.repeat(np.arange(clients), counts.sum(axis=1))
@@ -178,7 +178,7 @@ class Split:
 
 
 def look(settings: DataSettings, seed: int) -> Split:
-    """Deal a split and count it."""
+    """Draw a split and count it."""
     rng = numpy_generator(seed, "show")
     held = count(catalogue.federate(settings, seed), rng)
     read = len(held.clients)
@@ -193,7 +193,7 @@ def _described(settings: DataSettings) -> str:
         return f"split of {Path(settings.split_file).name}"
     if settings.name == catalogue.SYNTHETIC:
         return f"natural (α = {settings.alpha:g}, β = {settings.beta:g})"
-    options = {"iid": "", "natural": "", "shards": f" ({settings.shards} a client)"}
+    options = {"iid": "", "natural": "", "shards": f" ({settings.shards} per client)"}
     return settings.split + options.get(settings.split, f" (α = {settings.alpha:g})")
 
 
@@ -218,13 +218,13 @@ def splits_of(runs: Sequence[Run]) -> tuple[list[Split], list[str]]:
 def _split_of(run: Run) -> Split:
     name = show(run.settings.get("data.name"))
     if name not in catalogue.NAMES:
-        raise InputError(f"{name}: not a data set of the catalogue, so its split is not dealt anew here")
+        raise InputError(f"{name}: not a data set of the catalogue, so its split cannot be drawn again")
     if catalogue.where(name) is None:
         raise InputError(f"{name}: not available, so its split cannot be shown{origins.or_get(name)}")
     try:
         settings = DataSettings.model_validate(run.experiment["data"])
     except ValidationError:
-        raise InputError(f"{run.folder}: its [data] is of another version, so its split is not shown") from None
+        raise InputError(f"{run.folder}: its [data] is from another version, so its split is not shown") from None
     with plugins.reading(run.folder, trust=False, allow="fedacg data show draws its split"):
         split = look(settings, run.seed_of("split"))
     return Split(f"{split.title}, seed {run.seed_of('split')}", split.held, split.figures)

@@ -25,11 +25,11 @@ _COLOURS = (
     "#aa4499",
     "#bbbbbb",
 )
-"""Ten that stay apart for colour-blind readers: Paul Tol's muted scheme."""
+"""Ten colours that colour-blind readers can distinguish: Paul Tol's muted scheme."""
 _HEAT = LinearSegmentedColormap.from_list("heat", ["#ffffff", "#cfe3f1", "#6aaed6", "#1f6fb2", "#08306b"])
 
 MOST_BARS = 40
-"""Beyond so many clients, or more classes than there are colours, there are no bars."""
+"""Most clients that are drawn as bars; also, there must be no more classes than colours."""
 
 
 def draw(held: LabelCounts, figures: Figures, title: str) -> Figure:

@@ -1,7 +1,7 @@
-"""A report that follows runs while they go on: the page, and what is new since it was last asked.
+"""A live report of runs in progress: the page, and what is new since the last request.
 
-Does nothing unless it is asked, and then reads what has been added and nothing else, so that a run is not slowed.
-The web server for it is small: on this machine only, two addresses, nothing but GET.
+It works only on request, and then reads only what was added, so that runs are not slowed down. Its web server is
+small: this machine only, two addresses, only GET.
 """
 
 import errno
@@ -45,7 +45,7 @@ class Tail:
         self._last = b""
 
     def read(self, *, sealed: bool = False) -> History:
-        """All rounds so far. A file that is not the one it was, as after a resume, is read from its start.
+        """All rounds so far. A file that was replaced, as after a resume, is read from its start.
 
         With `sealed`, every line must have a checksum.
         """
@@ -75,9 +75,9 @@ class Tail:
 
 
 SOONEST = 2.0
-"""Seconds between two looks of a page, at least."""
+"""Least seconds between two requests of a page."""
 SHARE = 0.05
-"""The part of a core's time that looking may take, at most."""
+"""Largest fraction of a core's time that updates may take."""
 
 
 class LiveReport:
@@ -91,12 +91,12 @@ class LiveReport:
         self._coming: list[Coming] = []
         self._files, self._deals, self._wait = "", 0, SOONEST
         self._lock = Lock()
-        find_runs(folders)  # a folder without a run is refused, as it would be waited for in vain
+        find_runs(folders)  # refuse a folder without a run, as waiting for it would be in vain
         self._look()
 
     @property
     def version(self) -> str:
-        """Changes with the files of the runs, and when it is known who holds what."""
+        """A version that changes with the files of the runs, and when the splits are known."""
         return f"{self._files}-{self._deals}"
 
     def page(self) -> str:
@@ -106,7 +106,7 @@ class LiveReport:
             return page.render(self._material, self._splits, version=self.version, coming=self._coming)
 
     def news(self, seen: str) -> str:
-        """JSON with what has changed, if anything has since the version `seen`, and how long to wait."""
+        """JSON with what has changed since the version `seen`, and how long to wait."""
         with self._lock:
             started = perf_counter()
             self._look()
@@ -132,7 +132,7 @@ class LiveReport:
             Thread(target=self._deal, args=[self._runs]).start()
 
     def _deal(self, runs: dict[Path, Run]) -> None:
-        """See who holds what, which makes another version of the page."""
+        """Read the splits, which makes another version of the page."""
         splits = page.Splits(*splits_of(list(runs.values())))
         with self._lock:
             if runs.keys() == self._runs.keys():
@@ -143,7 +143,7 @@ class LiveReport:
         try:
             return find_runs(self._folders)
         except InputError:
-            return list(self._runs)  # they were there, and may be about to be written anew
+            return list(self._runs)  # they existed, and may be about to be rewritten
 
     def _gather(self, found: Sequence[Path]) -> Material:
         """All runs that can be read; of one that no longer can, what was last seen."""
@@ -168,7 +168,7 @@ class LiveReport:
 
 
 def _apart(group: Group) -> list[Group]:
-    """The seeds of a group one by one as long as one of them goes on: a mean would be cut to its few rounds."""
+    """Single seeds as long as one of a group is in progress: a mean would be cut to its few rounds."""
     if all(run.summary is not None for run in group.runs):
         return [group]
     return [Group(run.label, (run,), group.copy) for run in group.runs]
@@ -209,7 +209,7 @@ class Server(ThreadingHTTPServer):
             super().__init__((HOST, port), _Handler)
         except OSError as error:
             why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-            raise InputError(f"--port {port}: {why}; 0 takes one that is free") from None
+            raise InputError(f"--port {port}: {why}; 0 takes a free one") from None
 
     def server_bind(self) -> None:
         """Without the look-up of the machine's name that an HTTP server does."""
@@ -229,7 +229,7 @@ class Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        """A browser that is no longer there, or does not listen, is no error."""
+        """Ignore a browser that has gone or does not respond."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -244,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if not self._is_asked_by_name():
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this page is for this machine only\n")
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this page is only for this machine\n")
             return
         try:
             self._serve()
@@ -266,7 +266,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is nothing here\n")
 
     def _is_asked_by_name(self) -> bool:
-        """Another site's page could reach this machine under a name of its own, and read along."""
+        """Whether the request is for a local name: another site could otherwise reach this server."""
         try:
             return urlsplit(f"//{self.headers.get('Host', '')}").hostname in _NAMES
         except ValueError:
@@ -285,4 +285,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """A page that looks every few seconds is not worth a line each time."""
+        """Log nothing: a page makes a request every few seconds."""

@@ -1,7 +1,7 @@
 """The report as one HTML file that needs nothing else: no network, no server.
 
-Gathers what the templates in `web` show, and puts style and script inside. What is said about the runs is in
-`facts`, what the script draws in `payload`.
+Gathers what the templates in `web` show, and embeds style and script. The text about the runs comes from
+`page_text`, the script's data from `payload`.
 """
 
 import base64
@@ -45,13 +45,13 @@ CHOICES = (
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that another room has drawn, and the words that go with it."""
+    """A picture from another module, with its title and caption."""
 
     name: str
     title: str
     caption: str
     alt: str
-    """What a reader who cannot see it is told."""
+    """Alternative text for readers who cannot see it."""
     png: bytes
 
     @property
@@ -62,7 +62,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A part of the page that another room fills: words, a table and pictures."""
+    """A chapter of the page from another module: text, a table and pictures."""
 
     title: str
     words: str
@@ -93,8 +93,8 @@ def render(
 ) -> str:
     """The page as text; everything that comes from a run is escaped.
 
-    `picture` shows the curves where no script may run. A page with a `version` is one that is served: its script
-    asks for what is newer.
+    `picture` shows the curves if scripts are disabled. A page with a `version` is a live one: its script polls for
+    updates.
     """
     script = _script()
     return _template("page.html.jinja").render(
@@ -117,7 +117,7 @@ def render(
 
 
 def _choices(material: Material) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """What can be chosen of the curves, with the name of the figure that is shown in place of an accuracy."""
+    """The choices for the curves, with the name of the figure shown instead of an accuracy."""
     shown = material.curves[0].shown if material.curves else None
     other = {"accuracy": shown.title.capitalize()} if shown and shown.name != "test_accuracy" else {}
     return [
@@ -132,7 +132,7 @@ def data(material: Material, splits: Splits) -> str:
 
 
 def _downloads(material: Material) -> list[tuple[str, str, str]]:
-    """The table for programs and for papers: the name of a file, what is on its button, and its address."""
+    """Downloads of the table for programs and papers: file name, button label, and address."""
     files = {
         "table.csv": ("CSV", "text/csv", to_csv(material.rows, material.targets)),
         "table.tex": ("LaTeX", "application/x-tex", to_latex(material.columns)),
@@ -144,7 +144,7 @@ def _downloads(material: Material) -> list[tuple[str, str, str]]:
 
 
 def parts(material: Material, splits: Splits, coming: Sequence[Coming] = ()) -> dict[str, str]:
-    """The parts of a page that change while runs go on, by the names of their elements."""
+    """The parts of a page that change while runs are in progress, by element name."""
     macros: Any = _template("parts.html.jinja").module
     facts = Facts(material, coming)
     named = ("summary", "progress", "settings", "reproduce")
@@ -175,5 +175,5 @@ def _asset(name: str) -> str:
 
 
 def _script() -> str:
-    """All scripts as one, with names of its own."""
+    """All scripts as one, in its own scope."""
     return "\n".join(["(() => {", '"use strict";', *map(_asset, SCRIPTS), "})();"])

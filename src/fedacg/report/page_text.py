@@ -1,4 +1,4 @@
-"""What the page says in words: title, settings, runs, how to reproduce them, and what stands around a split.
+"""The text of the page: title, settings, runs, how to reproduce them, and labels of a split.
 
 The templates decide how it looks; the numbers of the table come from `cells`.
 """
@@ -24,12 +24,12 @@ from fedacg.runs.folder import EXPERIMENT
 from fedacg.runs.history import human_seconds
 
 _HEAT = (46, 134, 200)
-"""The colour of a split's picture; shares are how much of it covers the ground, light or dark."""
+"""The colour of a split's picture; shares set its opacity over the light or dark background."""
 _MOST_TICKS = 12
 
 
 def data_url(png: bytes) -> str:
-    """A picture as an address that holds it."""
+    """A picture as a data URL."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
@@ -48,14 +48,14 @@ class Ink:
 
 @dataclass(frozen=True)
 class RunLine:
-    """What the page says about one run folder."""
+    """The page's text about one run folder."""
 
     label: str
     seed: int
     rounds: str
     state: str
     left: str
-    """How long it will go on, as far as that can be told."""
+    """The estimated time left, if known."""
     share: float
     """The part of its rounds that is done, in percent."""
     digest: str
@@ -64,7 +64,7 @@ class RunLine:
 
 
 class Facts:
-    """All that the templates say about the runs."""
+    """Everything that the templates say about the runs."""
 
     def __init__(self, material: Material, coming: Sequence[Coming] = ()) -> None:
         groups, runs = material.groups, material.runs
@@ -103,11 +103,11 @@ _OFF = (
     *("local.epoch_decay", "local.momentum", "local.weight_decay", "local.clip", "evaluate.examples"),
     *("evaluate.client_losses", "engine.workers", "engine.address", "analysis.rounds", "analysis.every"),
 )
-"""Settings that are off when they are nothing, zero or false."""
+"""Settings that are off when empty, zero or false."""
 
 
 def effective(settings: Settings) -> Settings:
-    """The settings that do something in this run: not those that are off, nor those that another one decides."""
+    """The settings with an effect in this run: not those that are off or overridden by another."""
     get = settings.get
     synthetic, adam = get("data.name") == "synthetic", get("local.optimiser", "sgd") != "sgd"
     split = None if get("data.split_file") else get("data.split", "dirichlet")
@@ -146,7 +146,7 @@ def _lead(groups: Sequence[Group], runs: Sequence[Run], shared: dict[str, str]) 
 
 
 def _differences(groups: Sequence[Group], keys: Sequence[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Headings and rows of what differs: the options of the methods in one column, as each has others."""
+    """Headings and rows of differing settings; options of methods share one column, as each method has its own."""
     options = [key for key in keys if key.startswith("method.") and key != "method.name"]
     others = [key for key in keys if not key.startswith("method.") and key != "name"]
     rows = []
@@ -163,7 +163,7 @@ def _values(group: Group, key: str) -> str:
 
 
 def _by_table(shared: dict[str, str]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Settings under the names of their tables, those of none first."""
+    """Settings grouped by table, top-level ones first."""
     tables: dict[str, list[tuple[str, str]]] = {"experiment": []}
     for key, value in shared.items():
         table, dot, name = key.partition(".")
@@ -194,7 +194,7 @@ def _left(run: Run) -> str:
 
 
 def _versions(runs: Sequence[Run]) -> str:
-    """What the runs say they were run with."""
+    """The versions recorded in the runs."""
     found: dict[str, list[str]] = {}
     for run in runs:
         for name, version in ((run.summary or {}).get("versions") or {}).items():

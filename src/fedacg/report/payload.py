@@ -1,7 +1,7 @@
 """What the page's script draws, as JSON: curves, who took part, who holds which labels.
 
-Numbers are rounded to what a screen can show, and there are never more than it can show: so a page stays small
-whatever the runs were.
+Numbers are rounded to what a screen can show, and there are never more than it can show, so a page stays small for
+any runs.
 """
 
 import json
@@ -30,11 +30,11 @@ class Attendance:
     labels: tuple[str, ...]
     visits: tuple[Visit, ...]
     clients: int
-    """How many clients there are, as far as the run says: at least one more than the largest number."""
+    """The number of clients, as far as the run records it: at least one more than the largest number."""
 
     @property
     def size(self) -> int:
-        """How many client numbers it takes to write it down."""
+        """The number of client numbers it takes to list it."""
         return sum(len(asked) + len(lost) + len(slow) for _, asked, lost, slow in self.visits)
 
 
@@ -69,9 +69,9 @@ def _together(one: Attendance, other: Attendance) -> Attendance:
 
 
 POINTS = 60_000
-"""Of all curves together, evaluated and played rounds; more are thinned out evenly."""
+"""Most points of all curves together; more are thinned out evenly."""
 FEWEST = 250
-"""But no curve to fewer points than these."""
+"""Least number of points that thinning leaves a curve."""
 VISITS = 300_000
 """Client numbers in all histories of who took part; of more, only every so many rounds are listed."""
 CELLS = 120_000

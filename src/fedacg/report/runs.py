@@ -1,6 +1,6 @@
 """Run folders read back for a report: finding them, loading them, and grouping the seeds of one experiment.
 
-Only reads. Settings that experiments share, and those in which they differ, become the names that tell runs apart.
+Nothing is written. The settings in which experiments differ become labels that distinguish runs.
 """
 
 import json
@@ -49,7 +49,7 @@ def differing(several: Sequence[Settings]) -> list[str]:
 
 
 def labels(several: Sequence[Settings]) -> list[str]:
-    """A short name for each: its method, and what is needed to tell it from the others.
+    """A short name for each: its method, and what distinguishes it from the others.
 
     Of the method's options all that differ between runs of that method; the data set if there are
     several; then, of the other settings, only those without which two names would be the same.
@@ -93,7 +93,7 @@ def _part(key: str, value: object) -> str:
 
 
 _MOST_WHOLE = 2**63
-"""Whole numbers of a description are smaller than this, as TOML has it."""
+"""Bound on whole numbers of a description, as in TOML."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Run:
     summary: dict[str, Any] | None
     notes: tuple[str, ...]
     sealed: bool = False
-    """Whether all its files have checksums; not those of older versions."""
+    """Whether all its files have checksums; older versions wrote none."""
 
     @property
     def settings(self) -> Settings:
@@ -155,7 +155,7 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
             raise InputError(f"{folder}: no such folder")
         inside = sorted(_runs_below(folder))
         if not inside:
-            raise InputError(f"{folder}: no run in it or below: a run folder holds {EXPERIMENT} and {METRICS}")
+            raise InputError(f"{folder}: no run in or below it: a run folder has {EXPERIMENT} and {METRICS}")
         for run in inside:
             found.setdefault(run.resolve(), run)
     return list(found.values())
@@ -165,11 +165,11 @@ def _runs_below(folder: Path) -> Iterator[Path]:
     for path, folders, names in os.walk(folder):
         if EXPERIMENT in names:
             yield Path(path)
-            folders.clear()  # what clients keep may be thousands of files
+            folders.clear()  # client states may be thousands of files
 
 
 def _promised(folder: Path, summary: Mapping[str, Any] | None, history: History) -> list[str]:
-    """What somebody who reads a run's figures must know of its privacy."""
+    """What a reader of a run's figures must know about its privacy."""
     told = summary or {}
     privacy = told.get("privacy")
     found = [privacy.get("statement") if isinstance(privacy, Mapping) else None]
@@ -189,7 +189,7 @@ class ReadRounds(Protocol):
 def load_run(folder: Path, read: ReadRounds = read_metrics) -> Run:
     """One run, finished or in progress, labelled by its method alone."""
     if not files.is_file(folder / EXPERIMENT):
-        raise InputError(f"{folder}: holds no run: it needs {EXPERIMENT} and {METRICS}")
+        raise InputError(f"{folder}: not a run folder: it needs {EXPERIMENT} and {METRICS}")
     marker = read_marker(folder)
     sealed = marker is not None and not marker.older
     description = _read_text(folder / EXPERIMENT)
@@ -206,9 +206,9 @@ def load_run(folder: Path, read: ReadRounds = read_metrics) -> Run:
     summary = _usable(read_summary(folder, sealed=sealed))
     if summary is None:
         if os.path.lexists(folder / SUMMARY):
-            notes.append(f"{folder / SUMMARY}: cannot be read; the run is taken as unfinished")
+            notes.append(f"{folder / SUMMARY}: cannot be read; the run is treated as unfinished")
     elif summary.get("rounds", history.rounds) != history.rounds:
-        notes.append(f"{folder}: has {history.rounds} of the {summary['rounds']} rounds that were played")
+        notes.append(f"{folder}: has {history.rounds} of the {summary['rounds']} rounds of the run")
     if summary is None:
         rounds = f"{history.rounds} of {experiment.get('rounds', '?')} rounds"
         notes.append(f"{folder}: in progress, {rounds}" if history else f"{folder}: no rounds yet")
@@ -217,7 +217,7 @@ def load_run(folder: Path, read: ReadRounds = read_metrics) -> Run:
     notes += [f"{folder}: {note}" for note in told if isinstance(note, str)] if isinstance(told, list) else []
     skipped = [m for m in history if m.test_accuracy is not None and m.test_accuracy != m.test_accuracy]
     if skipped:
-        notes.append(f"{folder}: accuracy is not a number in {len(skipped)} rounds, which are left out")
+        notes.append(f"{folder}: accuracy is not a number in {len(skipped)} rounds, which are ignored")
     lossless = [m for m in history if m.test_loss is not None and m.test_loss != m.test_loss]
     if lossless:
         notes.append(f"{folder}: the test loss is not a number in {len(lossless)} rounds")
@@ -226,7 +226,7 @@ def load_run(folder: Path, read: ReadRounds = read_metrics) -> Run:
 
 
 def _usable(summary: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A summary whose entries are what they should be, as far as a report looks at them."""
+    """A summary whose entries were checked, as far as a report uses them."""
     if summary is None or not isinstance(summary.get("versions", {}), dict):
         return None
     if not _are_targets(summary.get("targets", [])):
@@ -243,14 +243,14 @@ def _read_text(path: Path) -> str:
 
 
 def _parse(path: Path, description: str) -> dict[str, Any]:
-    """The tables of a description, with what a report counts on; it need not be one that could be run."""
+    """The tables of a description, with what a report needs; it need not be runnable."""
     try:
         experiment: dict[str, Any] = printable_tree(tomllib.loads(description))
         settings = flatten(experiment)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not isinstance(settings.get("method.name"), str):
-        raise InputError(f"{path}: says no method: it needs [method] name")
+        raise InputError(f"{path}: has no method: it needs [method] name")
     seed, targets = experiment.get("seed", 0), settings.get("evaluate.targets", [])
     if not _is_whole(seed):
         raise InputError(f"{path}: seed must be a whole number")
@@ -321,30 +321,30 @@ def _with_seed(label: str, run: Run, runs: int) -> Run:
 
 
 def cautions(groups: Sequence[Group]) -> list[str]:
-    """What a reader must know before comparing the groups with one another."""
+    """What a reader must know before comparing the groups."""
     settings = [essential(each) for each in comparable([run for group in groups for run in group.runs])]
     differ = [key for key in differing(settings) if not key.startswith("method.")]
     notes = []
     if "data.name" in differ:
         names = dict.fromkeys(show(each.get("data.name")) for each in settings)
-        notes.append(f"different data sets ({', '.join(names)}): their accuracies do not compare")
+        notes.append(f"different data sets ({', '.join(names)}): their accuracies are not comparable")
         differ.remove("data.name")
     if differ:
-        notes.append(f"beside the method, the runs differ in {', '.join(differ)}")
+        notes.append(f"apart from the method, the runs differ in {', '.join(differ)}")
     for group in groups:
         if group.copy > 1:
             folders = ", ".join(str(run.folder) for run in group.runs)
-            notes.append(f"{group.label}: same settings and seed as another run, so listed apart ({folders})")
+            notes.append(f"{group.label}: same settings and seed as another run, so listed separately ({folders})")
     return notes
 
 
 def goals_of(runs: Iterable[Run]) -> list[Goal]:
-    """The goals beyond accuracies that the experiments name themselves, each once."""
+    """The goals beyond accuracies of the experiments themselves, each once."""
     named = (goal for run in runs for goal in run.settings.get("evaluate.goals", []))
     return list(dict.fromkeys(map(Goal.parse, named)))
 
 
 def targets_of(runs: Iterable[Run]) -> list[float]:
-    """The targets that the experiments name themselves, or were given when a run was resumed."""
+    """The targets of the experiments themselves, or were given when a run was resumed."""
     named = [(*run.settings.get("evaluate.targets", []), *(run.summary or {}).get("targets", [])) for run in runs]
     return sorted({float(target) for targets in named for target in targets})

@@ -25,7 +25,7 @@ Figures = Mapping[str, Sequence[float]]
 """What a run measured, by name; "rounds" says when."""
 
 DRIFT = ("divergence_relative", "cosine")
-"""Of what a round records of the spread of its local models: the figures that can be compared between methods."""
+"""Figures on the spread of local models that can be compared between methods."""
 
 
 class Axis(StrEnum):
@@ -48,7 +48,7 @@ class Means:
 
     @property
     def band(self) -> tuple[Floats, Floats] | None:
-        """One deviation below and above the mean, for percentages: as far as there are any."""
+        """One deviation below and above the mean; percentages stay within 0 and 100."""
         if self.deviation is None:
             return None
         low, high = self.mean - self.deviation, self.mean + self.deviation
@@ -186,7 +186,7 @@ def along(curves: Sequence[Curve], axis: Axis) -> tuple[list[Floats], str]:
 
 
 def heights(curves: Sequence[Curve], targets: Sequence[float]) -> tuple[float, float]:
-    """The range that holds every curve and, of percentages, every target, with a little air."""
+    """The range of every curve and, for percentages, every target, with a small margin."""
     percent = all(curve.shown.percent for curve in curves)
     values = [100 * target for target in targets] if percent else []
     for curve in curves:
@@ -209,7 +209,7 @@ def ranking(curves: Sequence[Curve]) -> list[int]:
 
 @dataclass(frozen=True)
 class Material:
-    """Groups of runs with all that is said about them."""
+    """Groups of runs with everything a report says about them."""
 
     groups: tuple[Group, ...]
     targets: tuple[float, ...]
@@ -218,7 +218,7 @@ class Material:
     columns: tuple[Column, ...]
     curves: tuple[Curve, ...]
     headline: str = ""
-    """Who won and by how much; empty where that cannot be said."""
+    """Which method won and by how much; empty if undecided."""
 
     @property
     def runs(self) -> list[Run]:

@@ -1,4 +1,4 @@
-"""Comparisons over seeds and over settings: what can be told from chance, and what cannot.
+"""Comparisons over seeds and over settings: which differences are significant.
 
 Two methods that were run with the same seeds had the same clients, weights, cohorts and batches, so their runs are
 compared in pairs. Everything here is a pure function of its numbers; where resampling needs randomness, the stream
@@ -19,15 +19,15 @@ Sample = Mapping[int, float]
 """A figure by seed."""
 
 LEVEL = 0.05
-"""Differences whose corrected p-value is at least this are not told from chance."""
+"""Differences with a corrected p-value below this are significant."""
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
-"""Of a bootstrap; where all possible ones are fewer, they are all taken."""
+"""Resamples of a bootstrap; if fewer are possible, all are taken."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What one method has more than another, over the seeds that both were run with."""
+    """The difference between two methods, over the seeds they share."""
 
     pairs: int
     mean: float
@@ -41,12 +41,12 @@ class Difference:
 
     @property
     def told(self) -> bool:
-        """Whether it can be told from chance."""
+        """Whether it is significant."""
         return self.p < LEVEL
 
 
 def difference(ours: Sample, theirs: Sample) -> Difference | None:
-    """Ours less theirs, in pairs by seed; None where fewer than two seeds are common."""
+    """Ours minus theirs, paired by seed; None with fewer than two common seeds."""
     seeds = sorted(ours.keys() & theirs.keys())
     if len(seeds) < 2:
         return None
@@ -63,7 +63,7 @@ def difference(ours: Sample, theirs: Sample) -> Difference | None:
 
 
 def differences(samples: Sequence[Sample], reference: int) -> list[Difference | None]:
-    """Every sample less the one at `reference`, p-values corrected by Holm for their number."""
+    """Every sample minus the one at `reference`, with p-values corrected by Holm for their number."""
     found = [
         None if place == reference else difference(sample, samples[reference])
         for place, sample in enumerate(samples)
@@ -124,14 +124,14 @@ def probability_of_improvement(ours: Scores, theirs: Scores) -> float:
 
 
 def interquartile_mean(values: ArrayLike) -> float:
-    """The mean of the middle half of some values: a quarter of them is left out at either end, rounded down."""
+    """The mean of the middle half of some values: a quarter is left out at either end, rounded down."""
     ordered = np.sort(np.asarray(values, dtype=float), axis=None)
     cut = len(ordered) // 4
     return float(ordered[cut : len(ordered) - cut].mean())
 
 
 def interquartile_interval(scores: Scores) -> tuple[float, float]:
-    """The bootstrap interval of the interquartile mean of all runs; seeds are drawn anew within each setting."""
+    """The bootstrap interval of the interquartile mean of all runs; seeds are resampled within each setting."""
     rng = numpy_generator(0, "stratified bootstrap")
     parts = [np.asarray(each, dtype=float) for each in scores]
     drawn = [part[rng.integers(len(part), size=(RESAMPLES // 5, len(part)))] for part in parts]
@@ -139,7 +139,7 @@ def interquartile_interval(scores: Scores) -> tuple[float, float]:
 
 
 def performance_profile(scores: Scores, thresholds: ArrayLike) -> Floats:
-    """The part of a method's runs that score more than each threshold, the mean over settings."""
+    """The fraction of a method's runs above each threshold, averaged over settings."""
     steps = np.asarray(thresholds, dtype=float)
     parts = [(np.asarray(each, dtype=float)[:, None] > steps).mean(axis=0) for each in scores]
     return np.asarray(np.mean(parts, axis=0))

@@ -1,7 +1,7 @@
 """How methods are drawn: one colour for each, the same in every figure and on every page.
 
-A catalogue of fifty methods has more names than the eye can tell colours apart, so those that share a colour have
-other dashes. FedACG's colour is nobody else's, and its line is bold.
+There are more methods than colours the eye can distinguish, so methods that share a colour have different dashes.
+FedACG alone has its colour, and its line is bold.
 """
 
 import zlib
@@ -25,7 +25,7 @@ PALETTE = (
     ("#1f8a8a", "#5fd0cf"),
     ("#c04f62", "#f2959f"),
 )
-"""Colours for light and for dark ground; the first is FedACG's. Each stands out from its ground by 3 to 1."""
+"""Colours for light and dark backgrounds, with a contrast of at least 3 to 1; the first is FedACG's."""
 
 DASHES: tuple[tuple[int, ...], ...] = ((), (6, 2), (6, 2, 1, 2), (3, 2))
 """Line patterns, as lengths of dash and gap."""
@@ -41,7 +41,7 @@ _ORDER = (
 
 @dataclass(frozen=True)
 class Style:
-    """A line: the place of its colour in the palette, its dashes, and whether it is the one to look at."""
+    """A line: the index of its colour in the palette, its dashes, and whether it is emphasised."""
 
     colour: int
     pattern: int = 0
@@ -64,12 +64,12 @@ class Style:
 
 
 def by_place(place: int) -> Style:
-    """Where methods do not tell lines apart, as in a sweep over one: the calm colours in each pattern in turn."""
+    """Styles for lines of one method, as in a sweep: the calm colours in each pattern in turn."""
     return Style(1 + place % _CALM, place // _CALM % len(DASHES))
 
 
 def of_method(name: str) -> Style:
-    """What a method looks like wherever it is drawn; one that is composed has a pattern beside its base's."""
+    """The style of a method wherever it is drawn; a composed one has another pattern than its base."""
     base, *parts = name.split("+")
     if name == HERO:
         return Style(0, bold=True)
@@ -83,7 +83,7 @@ def of_method(name: str) -> Style:
 def styles_of(methods: Sequence[str]) -> list[Style]:
     """A style for each of these lines: its method's, and where two would look alike other dashes for the later.
 
-    Lines of one method only are told apart by their places.
+    Lines of one method only are styled by position.
     """
     if len(set(methods)) == 1 and len(methods) > 1:
         return [by_place(place) for place in range(len(methods))]

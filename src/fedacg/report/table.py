@@ -1,7 +1,7 @@
 """The one table of a report as numbers: a row for each group of runs, and CSV for programs.
 
 Every number comes from the rounds themselves, so runs in progress and finished runs are measured alike.
-How they are set for people to read is in `cells`.
+`cells` formats them for readers.
 """
 
 import csv
@@ -26,7 +26,7 @@ class Spread:
     mean: float
     std: float | None
     values: tuple[float, ...] = field(default=(), compare=False, repr=False)
-    """Those it is over, in the order of the seeds; not known of published numbers."""
+    """The values, in the order of the seeds; unknown for published numbers."""
 
     @classmethod
     def over(cls, values: Sequence[float]) -> Self:
@@ -55,7 +55,7 @@ class Effort:
 
     @property
     def spent(self) -> int:
-        """The least that a seed spent in vain."""
+        """The least that a seed spent without reaching the target."""
         return min(seed.value for seed in self.seeds if not seed.reached)
 
     @property
@@ -82,9 +82,9 @@ class Row:
     bytes_to: tuple[Effort, ...]
     seconds: Spread
     shown: Shown = ACCURACY
-    """What stands in the columns of the accuracy: another figure where the runs have none."""
+    """The figure in the accuracy columns: another one if the runs have no accuracy."""
     goals: tuple[Goal, ...] = ()
-    """What `rounds_to` and `bytes_to` are to; without any, the targets that go with the row."""
+    """The goals of `rounds_to` and `bytes_to`; by default, the row's targets."""
 
     @property
     def contends(self) -> bool:
@@ -104,7 +104,7 @@ def rows_of(groups: Sequence[Group], targets: Sequence[float | Goal]) -> list[Ro
 
 
 def goals_of(rows: Sequence[Row], targets: Sequence[float]) -> Sequence[Goal]:
-    """What the efforts of these rows are to."""
+    """The goals of these rows' efforts."""
     return (rows[0].goals if rows else ()) or [*map(goal_of, targets)]
 
 
@@ -135,7 +135,7 @@ def _row(group: Group, targets: Sequence[Goal], shown: Shown) -> Row:
 
 
 def headline(rows: Sequence[Row], targets: Sequence[float], *, over: bool) -> str:
-    """Who won and by how much, in a sentence or two that claim no more than the seeds allow; empty if unknown.
+    """Which method won and by how much, in a sentence or two that claim no more than the seeds allow; or empty.
 
     It goes by the moving average of the figure that stands for the runs, where they end; with runs that are not
     `over`, so far.
@@ -202,7 +202,7 @@ def _soonest(best: Row, other: Row | None, targets: Sequence[float]) -> str:
 
 
 def _seeds(rows: Sequence[Row], gap: float | None = None) -> str:
-    """What the number of seeds allows to say."""
+    """The caveat for this number of seeds."""
     fewest = min(len(row.seeds) for row in rows)
     if fewest == 1:
         return "One seed each: the order may be chance." if len(rows) > 1 else "One seed."
@@ -217,7 +217,7 @@ def _seeds(rows: Sequence[Row], gap: float | None = None) -> str:
 def to_csv(rows: Sequence[Row], targets: Sequence[float]) -> str:
     """The table for programs: but for the first two columns numbers only, in full precision, bytes in bytes.
 
-    Where `not_reached_T` seeds missed a target, rounds and bytes to it are the least that one spent in vain.
+    Where `not_reached_T` seeds missed a target, rounds and bytes are the least that one spent without reaching it.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -249,5 +249,5 @@ def _pair(spread: Spread | None) -> list[str]:
 
 
 def effort_pair(effort: Effort) -> list[str]:
-    """Mean and deviation, or what was spent in vain."""
+    """Mean and deviation, or what was spent without reaching the target."""
     return _pair(effort.spread) if effort.spread else [f"{effort.spent}", ""]

@@ -1,1 +1,1 @@
-"""Runs: built, played, kept in a folder and read back."""
+"""Runs: building, running, storing and loading them."""

@@ -69,55 +69,55 @@ def run(
     progress: bool = False,
     **settings: Unpack[RunParameters],
 ) -> Result:
-    """Train a model over clients whose data stay apart, and return what came of it.
+    """Train one model on the data of many clients, and return the result.
 
-    Either an experiment is given, whose data and model have names, or a model and data of one's own:
+    Give either an experiment, which names data and model, or your own model and data:
 
         fedacg.run(fedacg.recipe("quickstart", rounds=20))
         fedacg.run(model=net, clients=[(x0, y0), (x1, y1), …], test=(xt, yt), method="fedprox", lr=0.05)
 
     Args:
         experiment: A description, as `fedacg.recipe` gives it.
-        model: Any module that maps a batch of inputs to outputs. It is copied, not changed; its dtype is the
-            dtype of the whole run, so a `.double()` model trains in float64.
+        model: Any module that maps a batch of inputs to outputs. It is copied, not changed; its dtype is that of
+            the whole run, so a `.double()` model trains in float64.
         clients: For each client a pair `(x, y)` of tensors or arrays, a torch `Dataset` or `Subset` of such pairs,
             or any object with `__len__` and `fetch(index)`. A dictionary gives clients names. For tables there are
             `fedacg.data.by_client` and `columns`, for clients that are loaded on demand `LazyClients`. An x may be
             a tuple or a dictionary of arrays, for a model that takes several.
-        test: What the model is evaluated on, likewise; a dictionary has the clients' own test data, and without it
-            there is no evaluation.
-        classes: How many there are; counted from all labels unless given.
+        test: The test data, in the same forms; a dictionary has the clients' own test data. Without it there is no
+            evaluation.
+        classes: The number of classes; counted from all labels by default.
         loss: `loss(outputs, labels)` in place of cross-entropy.
-        channels_last: Memory layout of convolutions, which is the key `model.layout`; by default the model's own
-            wish, if it has one.
-        cohorts: The clients of every round, for tests and replays, in place of sampling.
-        sampler: A function that chooses the clients of a round; it is given a `Draw`, which has the history.
+        channels_last: Memory layout of convolutions (the key `model.layout`); by default the model's own
+            preference, if it has one.
+        cohorts: The clients of every round, for tests and replays, instead of sampling.
+        sampler: A function that chooses the clients of a round from a `Draw`, which has the history.
         out: A run folder to write; by default nothing is written.
-        resume: Go on with the run in `out`; with more `rounds` than it was begun with, beyond its end.
+        resume: Resume the run in `out`; with more `rounds` than before, continue it beyond its end.
         overwrite: Replace the run in `out`.
-        metrics: Metrics of one's own by name, beside loss and accuracy: functions of the outputs and labels of the
+        metrics: Custom metrics by name, besides loss and accuracy: functions of the outputs and labels of the
             whole test set, or objects with `update(outputs, labels)`, `compute()` and `reset()`. They go into the
             history's scores as `test/NAME`.
-        callbacks: What looks on and may stop the run: `fedacg.EarlyStopping("validation/loss", patience=5)`,
-            `fedacg.TimeLimit(3600)`, `fedacg.BestCheckpoint()`, or classes of one's own that derive from
+        callbacks: Observers that may stop the run: `fedacg.EarlyStopping("validation/loss", patience=5)`,
+            `fedacg.TimeLimit(3600)`, `fedacg.BestCheckpoint()`, or your own subclasses of
             `fedacg.Callback`.
-        on_round: A function that is called with every round's metrics; the shortest of callbacks.
-        progress: Show a live bar, at a terminal or in a notebook; elsewhere a line now and then.
+        on_round: A function that is called with every round's metrics; the simplest callback.
+        progress: Show a live bar, in a terminal or a notebook; elsewhere an occasional line.
         **settings: The keys of an experiment file: `rounds=50`; a table, `local={"lr": 0.05, "epochs": 2}`; or a
             key by its short name, `lr=0.05, local_epochs=2`. They, their defaults and the short names are listed
-            in docs/bring-your-own.md. Without `engine`, processes do the work if there are `workers`, else this
-            one.
+            in docs/bring-your-own.md. Without `engine`, worker processes do the work if there are `workers`, else
+            this process.
 
     Returns:
         The trained `model`, the `history` of rounds, the final `vector`, and a `summary`.
 
     Raises:
-        InputError: Something that was given does not fit.
+        InputError: Invalid input.
         RunError: The run diverged, or its workers kept dying.
     """
     check_flags(resume=resume, overwrite=overwrite, progress=progress)
     if resume and out is None:
-        raise InputError("resume = True: say which run with out=")
+        raise InputError("resume = True: needs out=, the folder of the run")
     looking = check_callbacks([] if callbacks is None else callbacks)
     if on_round is not None:
         if not callable(on_round):
@@ -130,12 +130,12 @@ def run(
         if not callable(sampler):
             raise InputError(f"sampler = {sampler!r}: must be a function of a Draw, see docs/bring-your-own.md")
         if cohorts is not None:
-            raise InputError("sampler: cohorts are given as well; leave one of them out")
+            raise InputError("sampler: cohorts are also given; leave one of them out")
         cohort = experiment.cohort.model_copy(update={"draw": GIVEN})
         experiment = experiment.model_copy(update={"cohort": cohort})
     if cohorts is not None:
         if "one place" in ingredients.method.needs:
-            raise InputError("cohorts: have no effect, as this method has all data in one place")
+            raise InputError("cohorts: have no effect, as this method trains on all data in one place")
         cohorts = _cohorts(cohorts, experiment.rounds, len(ingredients.data.clients))
     name = describe(experiment)
     with make_progress(Console(), not progress, {name: experiment.rounds}) as display:
@@ -162,13 +162,13 @@ def check_flags(**flags: object) -> None:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is run, with one method or several: an experiment by name, or a model and data of the user's own."""
+    """What is run, with one method or several: an experiment by name, or the user's own model and data."""
 
     tree: Tree
     spell: Callable[[str], str]
     loss: LossFunction | None
     own: tuple[nn.Module, FederatedData] | None
-    """None where data and model have names."""
+    """None if the experiment names data and model."""
 
     @classmethod
     def of(
@@ -190,12 +190,12 @@ class Subject:
             own = {"model": model, "clients": clients, **beside, **settings}
             if given := [name for name, value in own.items() if value is not None]:
                 raise InputError(
-                    f"{given[0]}: an experiment is given; say it there, as in fedacg.recipe(…, rounds=50)"
+                    f"{given[0]}: an experiment is given; set it there, as in fedacg.recipe(…, rounds=50)"
                 )
             return cls(experiment.model_dump(), str, loss, None)
         if model is None or clients is None:
             missing = "model" if model is None else "clients"
-            raise InputError(f"{missing}: is needed, with model= and clients=, where no experiment is given")
+            raise InputError(f"{missing}: is missing; give an experiment, or model= and clients=")
         if not isinstance(model, nn.Module):
             raise InputError(f"model: is a {type(model).__name__}; must be a torch.nn.Module")
         tree, spell = to_tree(settings, NAMES)
@@ -205,7 +205,7 @@ class Subject:
             if not isinstance(channels_last, bool):
                 raise InputError(f"channels_last: is a {type(channels_last).__name__}; must be True or False")
             if "layout" in described:
-                raise InputError("channels_last: is given as layout as well; leave one of them out")
+                raise InputError("channels_last: is also given as layout; leave one of them out")
             described["layout"] = "channels-last" if channels_last else "default"
         described["name"] = f"{GIVEN}:{type(model).__name__}"
         count = len(federated.clients)
@@ -229,7 +229,7 @@ class Subject:
         return experiment
 
     def ingredients(self, experiment: Experiment, session: Session | None = None) -> Ingredients:
-        """What an experiment is of; a session may have the data of the last one still."""
+        """The ingredients of an experiment; a session may still have the data of the last one."""
         found = (
             (session.prepare if session else prepare)(experiment) if self.own is None else self._own(experiment)
         )
@@ -239,7 +239,7 @@ class Subject:
         assert self.own is not None
         model, federated = self.own
         if any(p.device.type != "cpu" for p in trainable(model)):
-            raise InputError("model: its parameters are not on the CPU; hand it over there and say device=")
+            raise InputError("model: its parameters are not on the CPU; move it there and set device=")
         method = methods.build(experiment.method.name, experiment.method.options)
         layout = experiment.model.layout
         wish = bool(getattr(model, "channels_last", False)) if layout == "auto" else layout == "channels-last"
@@ -253,12 +253,12 @@ class Subject:
 def load(folder: Path | str, *, model: nn.Module | None = None, trust: bool = False) -> Result:
     """What a run folder holds, finished or not: `history`, `model`, `experiment`, `summary`, `vector`, `clients`.
 
-    A network that was given from Python must be given again, as `model`; it is copied. One that the run names as
-    code of somebody's own, `module:function`, is imported only with `trust`.
+    A network that was given from Python must be given again, as `model`; it is copied. User code that the run
+    names, `module:function`, is imported only with `trust`.
     """
     folder = Path(folder)
     if not is_run(folder):
-        raise InputError(f"{folder}: holds no run")
+        raise InputError(f"{folder}: not a run folder")
     marker = read_marker(folder)
     sealed = marker is not None and not marker.older
     check_description(folder, marker)
@@ -279,12 +279,12 @@ def _cohorts(cohorts: Sequence[Sequence[int]], rounds: int, clients: int) -> lis
     if not hasattr(cohorts, "__len__") or not hasattr(cohorts, "__getitem__"):
         raise InputError(f"cohorts: is a {type(cohorts).__name__}; must be a list with the clients of every round")
     if len(cohorts) < rounds:
-        raise InputError(f"cohorts: are given for {len(cohorts)} rounds, rounds = {rounds}")
+        raise InputError(f"cohorts: are given for {len(cohorts)} rounds, but rounds = {rounds}")
     return [_cohort(number, cohort, clients) for number, cohort in enumerate(cohorts, start=1)]
 
 
 def _cohort(round: int, cohort: Sequence[int], clients: int) -> list[int]:
-    """A round's clients as plain numbers, each of them there and named once."""
+    """A round's clients as plain numbers, each valid and named once."""
     try:
         listed = [index(client) for client in cohort]
     except TypeError:

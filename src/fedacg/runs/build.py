@@ -1,6 +1,6 @@
-"""From a description to a federation: the data, model and method it names are made and put together.
+"""From a description to a federation: the data, model and method it names are built and combined.
 
-What is given from Python as objects enters here too. Playing the rounds is runner.py's.
+Objects given from Python enter here too. runner.py runs the rounds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ from fedacg.simulation.scoring import Metric, check_metrics
 
 @dataclass(frozen=True)
 class Ingredients:
-    """What a description names, made: everything a federation needs that is not a number."""
+    """The objects that a description names: everything a federation needs besides numbers."""
 
     module: nn.Module
     channels_last: bool
@@ -56,15 +56,15 @@ class Ingredients:
             return
         if not isinstance(self.module, models.StagedModel):
             raise InputError(
-                f"model: is a {type(self.module).__name__}, and this method looks at features, so it must be a "
+                f"model: is a {type(self.module).__name__}, but this method uses features, so it must be a "
                 "fedacg.models.StagedModel, made of stages and a head"
             )
         if len(self.module.stages) == 0:
-            raise InputError("model: has no stages, and this method looks at features, which a stage puts out")
+            raise InputError("model: has no stages, but this method uses the features that stages compute")
 
 
 def load_data(experiment: Experiment) -> FederatedData:
-    """The data a description names, dealt to its clients."""
+    """The data a description names, split among its clients."""
     if experiment.data.name == GIVEN:
         raise InputError("data.name = 'python': these data were given from Python; run that program again")
     federated = set_aside(experiment, federate(experiment.data, experiment.seed_of("split")))
@@ -72,7 +72,7 @@ def load_data(experiment: Experiment) -> FederatedData:
 
 
 def set_aside(experiment: Experiment, federated: FederatedData) -> FederatedData:
-    """The data with what is held out to validate and to test clients on, and no more to evaluate than asked."""
+    """The data with validation data and clients' test data held out, and evaluation sets cut to the limit."""
     seed, most = experiment.seed_of("split"), experiment.evaluate.examples
     held = hold_out(federated, experiment.data, seed)
     if experiment.evaluate.clients == "held-out":
@@ -85,13 +85,13 @@ def set_aside(experiment: Experiment, federated: FederatedData) -> FederatedData
 
 
 def check_methods(experiments: Iterable[Experiment]) -> None:
-    """Refuse methods whose parts do not go together, before anything is begun."""
+    """Refuse methods whose parts cannot be combined, before anything starts."""
     for experiment in experiments:
         methods.build(experiment.method.name, experiment.method.options)
 
 
 def prepare(experiment: Experiment, federated: FederatedData | None = None) -> Ingredients:
-    """Make what a description names; data that were loaded before can be passed on."""
+    """Build what a description names; data loaded before can be passed in."""
     method = methods.build(experiment.method.name, experiment.method.options)
     federated = federated or load_data(experiment)
     experiment.check_cohorts(len(federated.clients))
@@ -124,7 +124,7 @@ def sampling(
     sampler: Sampler | None = None,
     clock: Clock | None = None,
 ) -> Sampling:
-    """Who takes part in the rounds of a federation of so many clients."""
+    """The sampling of a federation with this many clients."""
     experiment.check_cohorts(clients)
     return Sampling(
         experiment.cohort,
@@ -140,13 +140,13 @@ def sampling(
 
 
 def make_clock(experiment: Experiment, job: Job) -> Clock:
-    """The clock of a federation; without a profile nothing takes any time."""
+    """The clock of a federation; without a profile, everything is instantaneous."""
     return Clock(experiment.clock, job, experiment.seed_of("cohorts"))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be played, checked: nothing has been begun yet."""
+    """A checked plan of a run; nothing has started yet."""
 
     experiment: Experiment
     job: Job
@@ -184,13 +184,13 @@ def plan(
     metrics: Mapping[str, Metric] | None = None,
     sampler: Sampler | None = None,
 ) -> Plan:
-    """Put a description and its ingredients together, or refuse what does not fit."""
+    """Combine a description and its ingredients, or refuse what does not match."""
     check_numbers(experiment, ingredients.module)
     check_fit(ingredients.module, ingredients.channels_last, ingredients.data, ingredients.method)
     measured = _measured(experiment, ingredients.data)
     if presence is not None and (measured or ingredients.method.rule.silent):
         wrong = f"evaluate.clients = {experiment.evaluate.clients!r}" if measured else "method.name"
-        raise InputError(f"{wrong}: is for simulations; the clients of a deployment are not asked for it")
+        raise InputError(f"{wrong}: is for simulations only; it is not available in a deployment")
     if "one place" in ingredients.method.needs:
         experiment, ingredients, cohorts = *_in_one_place(experiment, ingredients), None
     draws = sampling(experiment, len(ingredients.data.clients), cohorts, presence, sampler)
@@ -206,20 +206,20 @@ def plan(
 
 
 def _measured(experiment: Experiment, data: FederatedData) -> Measured | None:
-    """What single clients are measured on, if they are."""
+    """The examples for evaluating single clients, if requested."""
     match experiment.evaluate.clients:
         case "none":
             return None
         case "train":
             return Measured(data.clients, data.clients)
     if data.own_tests is None:
-        reason = "the data do not say whose the test examples are; choose 'held-out' or 'train'"
+        reason = "the test examples have no owners in these data; choose 'held-out' or 'train'"
         raise InputError(f"evaluate.clients = 'own': {reason}")
     return Measured(data.own_tests, data.clients)
 
 
 def _in_one_place(experiment: Experiment, ingredients: Ingredients) -> tuple[Experiment, Ingredients]:
-    """The same with the data of all clients in one place, which takes the steps that a cohort takes on average."""
+    """The same with all data in one place, which takes as many steps as a cohort does on average."""
     clients, local = ingredients.data.clients, experiment.local
     steps = [local.steps_for(clients.size(client)) for client in range(len(clients))]
     cohort = experiment.cohort.count(experiment.population.present or len(clients))
@@ -233,11 +233,11 @@ def _in_one_place(experiment: Experiment, ingredients: Ingredients) -> tuple[Exp
 
 
 def _account(experiment: Experiment, job: Job, draws: Sampling) -> Account | None:
-    """Where a method's privacy is counted; what its noise or seal cannot cover is refused in a rehearsal."""
+    """The privacy account of a method; what its noise or seal cannot cover is refused."""
     if any(link.covers for link in job.method.upload) and (
         job.traffic.up["buffers"].bytes and "no buffers" in job.method.needs
     ):
-        raise InputError(f"model: has buffers, and this method needs {NEEDS['no buffers']}")
+        raise InputError(f"model: has buffers, but this method needs {NEEDS['no buffers']}")
     promise = promise_of(job.method)
     if promise is None:
         return None
@@ -251,13 +251,13 @@ def named_metrics(names: Sequence[str]) -> dict[str, Metric]:
     for name in names:
         attribute = name.partition(":")[2]
         if attribute in found:
-            raise SettingError("evaluate.metrics", repr(name), f"a metric called {attribute} is there already")
+            raise SettingError("evaluate.metrics", repr(name), f"there is already a metric called {attribute}")
         found[attribute] = load("evaluate.metrics", name)
     return check_metrics(found)
 
 
 def _group(experiment: Experiment, ingredients: Ingredients, cohort: int) -> int:
-    """How many clients are trained at once, at most: 1 where fusing is not wanted, does not pay or cannot be."""
+    """Most clients trained at once: 1 if fusing is off, does not pay or is impossible."""
     wish = experiment.engine.fuse
     if wish == "off":
         return 1
@@ -275,7 +275,7 @@ def _group(experiment: Experiment, ingredients: Ingredients, cohort: int) -> int
 
 
 def make_job(experiment: Experiment, ingredients: Ingredients, group: int = 1) -> Job:
-    """What a worker needs to serve the clients of a description, so many of them at once."""
+    """What a worker needs to serve the clients of a description, `group` of them at once."""
     return Job(
         module=ingredients.module,
         channels_last=ingredients.channels_last,
@@ -292,7 +292,7 @@ def make_job(experiment: Experiment, ingredients: Ingredients, group: int = 1) -
 
 @dataclass(frozen=True)
 class Vectors:
-    """Messages counted in model-sized vectors; a quantised one counts for the part that it takes."""
+    """Messages counted in model-sized vectors; a quantised one counts for its fraction."""
 
     down: float
     up: float
@@ -300,7 +300,7 @@ class Vectors:
 
 
 def traffic_of(name: str) -> Vectors:
-    """The traffic of a method with its default options, a round and a client."""
+    """The traffic of a method with its default options, per round and client."""
     with torch.random.fork_rng(devices=[]):
         module = models.build("mlp", classes=4, shape=(32,), hidden=[28])
     pair = torch.zeros(4, 32), torch.arange(4)

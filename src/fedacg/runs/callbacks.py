@@ -1,7 +1,7 @@
-"""Callbacks: whoever looks on while a run goes on, and may ask to stop it or to keep a model.
+"""Callbacks: observers of a run, which may stop it or keep a model.
 
-Progress displays and loggers are callbacks like a user's own. Those of the package keep no state but the history,
-which a resumed run has again.
+Progress displays and loggers are callbacks like a user's own. The package's own keep no state besides the history,
+which a resumed run restores.
 """
 
 import inspect
@@ -52,41 +52,41 @@ class RunView:
         self.experiment, self.history, self.folder = experiment, history, folder
         self._make, self._save = model, save
         self.stopping = stopping
-        """Why the run is to stop, if somebody has asked for it."""
+        """The reason to stop, if a callback asked for it."""
 
     @property
     def done(self) -> int:
-        """The rounds that have been played."""
+        """The number of completed rounds."""
         return self.history.rounds
 
     @property
     def metrics(self) -> RoundMetrics:
-        """What the last round measured."""
+        """The metrics of the last round."""
         return self.history[-1]
 
     @cached_property
     def model(self) -> nn.Module:
-        """A copy of the server's model as it is now, made when it is first asked for."""
+        """A copy of the server's current model, made on first use."""
         if self._make is None:
             raise InputError(f"{_KEY}: there is no model here")
         return self._make()
 
     def save(self) -> None:
-        """Keep the server's model as it is now in the run folder, as `best.safetensors`, in place of an older."""
+        """Save the server's current model in the run folder as `best.safetensors`, replacing an older one."""
         if self._save is None:
-            raise InputError(f"{_KEY}: a model is kept in a run folder; say which with out=")
+            raise InputError(f"{_KEY}: a model is kept in a run folder; set out=")
         self._save()
 
     def stop(self, reason: str) -> None:
-        """Ask that this round be the last; the run is then finished, and its summary says why."""
+        """Make this round the last; the run then finishes, and its summary says why."""
         self.stopping = self.stopping or reason or "stopped by a callback"
 
 
 class Callback(Protocol):
-    """Told of a run as it goes on. A class that derives from it need only have the methods it is about."""
+    """Base class of callbacks. A subclass overrides only the methods it needs."""
 
     def begin(self, run: RunView) -> None:
-        """A run starts, or goes on after `run.done` rounds, whose history is there: what is kept is made of it."""
+        """A run starts, or resumes after `run.done` rounds; restore any state from its history."""
         return
 
     def round(self, run: RunView) -> None:
@@ -109,12 +109,12 @@ class OnRound(Callback):
 
 
 class _Follows(Callback):
-    """Follows one figure: a name, or by default the first of validation accuracy, validation loss and the run's
-    headline that there is."""
+    """Follows one figure: a name, or by default the first available of validation accuracy, validation loss and
+    the run's headline."""
 
     def __init__(self, metric: str = "", mode: Literal["auto", "max", "min"] = "auto") -> None:
         if mode not in ("auto", "max", "min"):
-            raise InputError(f"{_KEY}: mode = {mode!r}: must be 'max', 'min' or 'auto', which goes by the name")
+            raise InputError(f"{_KEY}: mode = {mode!r}: must be 'max', 'min' or 'auto', which judges by the name")
         if not isinstance(metric, str):
             raise InputError(f"{_KEY}: metric = {metric!r}: must be the name of a figure, such as test_accuracy")
         self._metric, self._mode = metric, mode
@@ -148,7 +148,7 @@ class _Follows(Callback):
 
 
 class EarlyStopping(_Follows):
-    """Stops when a figure has not become better for so many rounds."""
+    """Stops when a figure has not improved for `patience` rounds."""
 
     def __init__(
         self,
@@ -174,11 +174,11 @@ class EarlyStopping(_Follows):
         if best is not None and run.done - best[0] >= self._patience:
             figure = self._figure(run.history)
             waited = f"in the {run.done - best[0]} rounds since round {best[0]}"
-            run.stop(f"{figure} has not become better than {best[1]:.4g} {waited}")
+            run.stop(f"{figure} has not improved on {best[1]:.4g} {waited}")
 
 
 class TimeLimit(Callback):
-    """Stops after the round in which the rounds of a run have taken so many seconds, those before a resume too."""
+    """Stops after the round in which the total time reaches `seconds`, including rounds before a resume."""
 
     def __init__(self, seconds: float) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
@@ -200,7 +200,7 @@ class BestCheckpoint(_Follows):
 
     def begin(self, run: RunView) -> None:
         if run.folder is None:
-            raise InputError(f"{_KEY}: BestCheckpoint keeps a model in the run folder; say which with out=")
+            raise InputError(f"{_KEY}: BestCheckpoint keeps a model in the run folder; set out=")
 
     def round(self, run: RunView) -> None:
         self._check(run)
@@ -250,8 +250,8 @@ class AtChance(Callback):
         always = f"naming the most frequent label always gets {100 * self.chance[0]:.1f} %"
         return (
             f"the {figure} has been at chance since {when}, {100 * since[-1]:.1f} % in round {series[-1][0]}: "
-            f"{always}. The first suspect is the learning rate, local.lr = {self._rate:g}: try a third and a tenth "
-            "of it"
+            f"{always}. The first suspect is the learning rate, local.lr = {self._rate:g}: try a third and a "
+            "tenth of it"
         ) + _MOMENTUM * self._stale
 
     def round(self, run: RunView) -> None:
@@ -268,7 +268,7 @@ OURS: dict[str, type[Callback]] = {
 
 
 def check_callbacks(callbacks: object) -> list[Callback]:
-    """Callbacks as a user gives them; what cannot be one is refused. A class is called to make one."""
+    """Callbacks as given by a user and checked. A class is called to make an instance."""
     if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
         raise InputError(f"{_KEY} = {callbacks!r}: must be a list of callbacks")
     found: list[Callback] = []

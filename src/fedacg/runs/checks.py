@@ -1,4 +1,4 @@
-"""What is refused before anything is begun, because no run could use it: numbers, models, data, needs."""
+"""Checks before anything starts: numbers, models, data, and requirements of methods."""
 
 import os
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from fedacg.methods.method import NEEDS, Method
 from fedacg.runs.history import human_bytes
 
 _VECTORS = 4
-"""Model-sized vectors that a run holds at least: θ, and a worker's w, g and Δ."""
+"""Least number of model-sized vectors in a run: θ, and a worker's w, g and Δ."""
 
 
 def check_numbers(experiment: Experiment, module: nn.Module) -> None:
@@ -49,13 +49,11 @@ def check_fit(module: nn.Module, channels_last: bool, data: FederatedData, metho
             ) from error
         plain = method.empirical.function is nn.functional.cross_entropy
         if plain and not isinstance(outputs, torch.Tensor):
-            raise InputError(
-                f"model: puts out a {type(outputs).__name__}; must be a tensor, or say what to do with loss="
-            )
+            raise InputError(f"model: returns a {type(outputs).__name__}; must be a tensor, or give loss=")
         if plain and data.classes and outputs.dim() == 2 and outputs.shape[1] < data.classes:
             raise InputError(
-                f"data: has labels up to {data.classes - 1}, and the model puts out {outputs.shape[1]} numbers "
-                f"an example; must be {data.classes} or more"
+                f"data: has labels up to {data.classes - 1}, but the model has {outputs.shape[1]} outputs "
+                f"per example; must have {data.classes} or more"
             )
         try:
             method.empirical.function(outputs, y)
@@ -75,14 +73,14 @@ def check_memory(name: str, parameters: int) -> None:
     if 4 * _VECTORS * parameters > there:
         raise InputError(
             f"model.name = {name!r}: has {parameters} parameters, {human_bytes(4 * parameters)} for each of the "
-            f"{_VECTORS} vectors that a run holds at least; this machine has {human_bytes(there)}"
+            f"{_VECTORS} vectors that a run needs at least; this machine has {human_bytes(there)}"
         )
 
 
 def check_needs(
     experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int
 ) -> None:
-    """Refuse a method whose needs this federation does not meet."""
+    """Refuse a method whose requirements this federation does not meet."""
     everybody = experiment.cohort.count(clients) == clients and experiment.cohort.draw == "exact"
     everybody = everybody and not experiment.clock.drops
     if cohorts is not None:
@@ -94,7 +92,7 @@ def check_needs(
         "spaced cohorts": cohorts is None and experiment.cohort.gap >= len(promise.bands if promise else ()),
     }
     if promise and experiment.clock.drops:
-        what = "whose update is dropped follows from who was asked, and its privacy is not counted that way"
+        what = "which updates are dropped depends on who was asked, which its privacy accounting does not cover"
         raise InputError(f"method.name = {experiment.method.name!r}: with a clock that drops updates, {what}")
     if experiment.asynchronous.buffer:
         check_asynchronous(experiment, method, cohorts, clients)
@@ -107,20 +105,20 @@ def check_needs(
 def check_asynchronous(
     experiment: Experiment, method: Method, cohorts: Sequence[Sequence[int]] | None, clients: int
 ) -> None:
-    """Refuse what has no meaning where rounds wait for nobody."""
+    """Refuse what has no meaning in asynchronous rounds."""
     buffer, there = experiment.asynchronous.buffer, experiment.population.present or clients
     if buffer > there:
         raise SettingError("asynchronous.buffer", str(buffer), f"there are only {there} clients")
     if method.rule.first_exchange:
-        what = "its rounds have two exchanges, and asynchronous ones have none to wait for"
+        what = "its rounds have two exchanges, but asynchronous rounds do not wait"
         raise InputError(f"method.name = {experiment.method.name!r}: {what}")
     rule, covered = method.rule, any(link.covers for link in method.upload)
     if covered or rule.silent or rule.always or rule.moves_buffers or not rule.common:
-        what = "asynchronous rounds have no cohort, and it goes by one"
+        what = "it depends on the cohort, but asynchronous rounds have none"
         raise InputError(f"method.name = {experiment.method.name!r}: {what}")
     if experiment.evaluate.clients != "none":
         value = repr(experiment.evaluate.clients)
-        raise SettingError("evaluate.clients", value, "is measured in synchronous rounds only")
+        raise SettingError("evaluate.clients", value, "is for synchronous rounds only")
     if experiment.failures.bad:
         raise SettingError("failures.bad", f"{experiment.failures.bad:g}", "is for synchronous rounds only")
     if cohorts is not None:

@@ -1,9 +1,9 @@
-"""What clients keep between rounds, on disk: it grows with the clients that have taken part, not with N.
+"""Client states on disk: their size grows with the clients that have taken part, not with N.
 
 A visit writes a file of its own, `SHARD/CLIENT-ROUND.safetensors`, and never touches an older one. So a run that
 goes back to the checkpoint of a round finds the states of that round, whatever was written after it. A shard
-holds a thousand clients, so that no folder gets long. A run without a folder of its own has a temporary one;
-start-up clears what killed processes left.
+holds a thousand clients, so that no folder gets long. A run without a folder uses a temporary one;
+start-up removes what killed processes left.
 """
 
 import fcntl
@@ -28,12 +28,12 @@ from fedacg.errors import InputError, RunError
 _PREFIX, _LOCK = "fedacg-", ".lock"
 _NAME = re.compile(r"fedacg-[a-z0-9_]{8}")
 _SETTLED = 60.0
-"""Seconds after which a folder whose lock is free is taken for left over: its process may just be starting."""
+"""Seconds after which a folder without a lock counts as left over: its process may just be starting."""
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder that is there while the block lasts."""
+    """A folder that exists while the block lasts."""
     _clear(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
         lock = os.open(Path(name) / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -45,7 +45,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def _clear(place: Path) -> None:
-    """Remove the scratch folders of processes that are no more; what cannot be looked at is someone else's."""
+    """Remove scratch folders of ended processes; unreadable ones belong to someone else."""
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if _NAME.fullmatch(entry.name):
@@ -75,7 +75,7 @@ _OLDER_VISIT = re.compile(r"([0-9]{1,18})\.safetensors")
 
 
 class ClientStates:
-    """The states of clients below one folder; only files with names of the kind above are touched there."""
+    """The states of clients below one folder; only files with such names are touched."""
 
     def __init__(self, folder: Path, layout: Layout = CANONICAL, *, sealed: bool = True) -> None:
         self._folder, self._layout, self._sealed = folder, layout, sealed
@@ -85,7 +85,7 @@ class ClientStates:
         """Clients with visits that no checkpoint covers yet."""
 
     def rewind(self, round: int) -> None:
-        """Go back to how things stood after a round; 0 forgets everything."""
+        """Go back to the states after a round; 0 removes all."""
         self._visits.clear()
         self._unsettled.clear()
         try:
@@ -109,7 +109,7 @@ class ClientStates:
 
     @property
     def clients(self) -> set[int]:
-        """Who has kept something."""
+        """The clients with a state."""
         return set(self._visits)
 
     def last(self, client: int) -> int:
@@ -117,7 +117,7 @@ class ClientStates:
         return self._visits[client][-1] if client in self._visits else 0
 
     def read(self, client: int) -> Message:
-        """What a client kept of its last visit, nothing before its first."""
+        """What a client kept from its last visit; empty before its first."""
         visits = self._visits.get(client)
         if not visits:
             return {}
@@ -128,7 +128,7 @@ class ClientStates:
         return self._layout.from_canonical(vectors)
 
     def write(self, round: int, client: int, state: Message) -> None:
-        """Keep what a client takes away from a round."""
+        """Store what a client keeps from a round."""
         path = self._path(client, round)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ class ClientStates:
         self._unsettled.add(client)
 
     def settle(self, round: int) -> None:
-        """Make sure that the states after a round are on the disk, before a checkpoint counts on them."""
+        """Sync the states after a round to disk, before a checkpoint relies on them."""
         folders = set()
         try:
             for client in self._unsettled:
@@ -153,7 +153,7 @@ class ClientStates:
             raise RunError(f"{self._folder}: cannot be written: {error}") from error
 
     def forget(self, round: int) -> None:
-        """Remove what nobody can ask for any more, now that a checkpoint of this round is on the disk."""
+        """Remove states that are no longer needed, now that a checkpoint of this round is on disk."""
         for client in list(self._unsettled):
             visits = self._visits[client]
             covered = [visit for visit in visits if visit <= round]
@@ -187,11 +187,11 @@ class ClientStates:
 
 
 def _entries(folder: Path, names: re.Pattern[str]) -> list[Path]:
-    """What is called like this in a folder; a link under such a name is refused, as it leads out of it."""
+    """Entries of a folder with such names; a link is refused, as it leads out of the folder."""
     found = sorted(path for path in folder.iterdir() if names.fullmatch(path.name))
     for path in found:
         if files.is_link(path):
-            raise InputError(f"{path}: is a link; the files of a run folder are its own")
+            raise InputError(f"{path}: is a link; a run folder must have its own files")
     return found
 
 

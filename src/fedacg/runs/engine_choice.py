@@ -1,4 +1,4 @@
-"""Which engine a run gets where its description leaves that open: by the work, never by the machine."""
+"""The engine of a run whose description says `auto`: it depends on the work, never on the machine."""
 
 from typing import Any
 
@@ -12,15 +12,16 @@ from fedacg.data.examples import feed
 from fedacg.runs.build import Ingredients
 
 _STEP = 3_000_000
-"""What a local step costs beside its arithmetic, in multiplications: calls into torch."""
+"""Overhead of a local step, in multiplications: calls into torch."""
 _LITTLE = 100_000_000_000
-"""Multiplications that one process has done before workers have started and made up for it."""
+"""Work, in multiplications, from which starting workers pays."""
 
 
 def choose_engine(experiment: Experiment, ingredients: Ingredients, runs: int = 1) -> Experiment:
-    """The description with the engine named where it says `auto`: by the work of so many runs like it.
+    """The description with `auto` replaced by an engine, chosen by the work of `runs` such runs.
 
-    The rule knows counts and no machine, so that a description means the same everywhere. It decides on time only.
+    The rule uses counts and not the machine, so that a description means the same everywhere. It affects only
+    time.
     """
     if experiment.engine.name != "auto":
         return experiment
@@ -32,7 +33,7 @@ def choose_engine(experiment: Experiment, ingredients: Ingredients, runs: int = 
 
 
 def multiplications(experiment: Experiment, ingredients: Ingredients) -> int:
-    """What a run has to compute, roughly: three passes per training example, one per test example."""
+    """A rough estimate of a run's work: three passes per training example, one per test example."""
     clients, local = ingredients.data.clients, experiment.local
     some = range(0, len(clients), max(1, len(clients) // 100))
     sizes = [clients.size(client) for client in some]
@@ -46,7 +47,7 @@ def multiplications(experiment: Experiment, ingredients: Ingredients) -> int:
 
 @torch.no_grad()
 def _example_cost(ingredients: Ingredients) -> int:
-    """Multiplications of one example's way through the network: weights, each as often as it is applied."""
+    """Multiplications of one example's forward pass: weights, each as often as it is applied."""
     module, data = clone(ingredients.module).eval(), ingredients.data
     cost = [0]
 

@@ -2,17 +2,17 @@
 
     run.json                 says that this is a run folder, its format, and the layout that the run computes in
     experiment.toml          the complete description
-    metrics.jsonl            a line a round
+    metrics.jsonl            one line per round
     checkpoint.safetensors   the server's vectors and the round they belong to
     summary.json             when the run has ended
     model.json               what it takes to build the network again (model_file.py)
-    clients.csv              how single clients fared when they were last measured
+    clients.csv              results of single clients in their last evaluation
     best.safetensors         the model of the best round, where a callback kept it
-    clients/                 what clients keep between rounds, for methods that need it (client_states.py)
-    recorded/                the local models of rounds that were asked for (recording.py)
+    clients/                 client states, for methods that need them (client_states.py)
+    recorded/                the local models of recorded rounds (recording.py)
 
 The folder is consistent at every instant: kill -9 or a full disk cost the rounds since the last checkpoint.
-Vectors are in the canonical order, and every file that a run goes on from has a checksum. Only these names are
+Vectors are in the canonical order, and every file that a run resumes from has a checksum. Only these names are
 ever written or removed.
 """
 
@@ -50,26 +50,26 @@ CLIENT_TABLE = "clients.csv"
 
 _FORMAT = "2"
 _FIRST_FORMAT = "1"
-"""Without run.json, checksums and the canonical order."""
+"""The first format: without run.json, checksums and the canonical order."""
 _FILES = (MARKER, EXPERIMENT, METRICS, CHECKPOINT, SUMMARY, MODEL, BEST, CLIENT_TABLE)
 _BEFORE_A_RUN = re.compile(
     rf"\.lock|run\.json|federation\.json|\.DS_Store|\.({'|'.join(map(re.escape, _FILES))}|federation\.json)"
     r"\.[0-9]+\.draft"
 )
-"""What may be in a folder in which no run has begun yet."""
+"""Names allowed in a folder in which no run has started yet."""
 
 
 @dataclass(frozen=True)
 class Marker:
-    """What run.json says."""
+    """The contents of run.json."""
 
     layout: str
     experiment: str
     """The checksum of experiment.toml."""
     older: bool
-    """Whether the run was begun by a version that knew no checksums."""
+    """Whether the run was started by a version without checksums."""
     longer: str = ""
-    """The checksum of the experiment.toml of the run with more rounds, while that takes the place of the other."""
+    """The checksum of the new experiment.toml while a run with more rounds replaces the old one."""
 
     def write(self, folder: Path) -> None:
         record = {
@@ -85,7 +85,7 @@ class Marker:
 
 
 def read_marker(folder: Path) -> Marker | None:
-    """What run.json says, None where there is none, as in folders of the first format."""
+    """The contents of run.json; None if there is none, as in folders of the first format."""
     path = folder / MARKER
     if not os.path.lexists(path):
         return None
@@ -100,7 +100,7 @@ def read_marker(folder: Path) -> Marker | None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether this program has begun a run there, of whatever format."""
+    """Whether there is a run, of any format."""
     try:
         if files.unseal(files.read_whole(folder / MARKER, files.MOST_TEXT)).get("program") == "fedacg":
             return files.is_file(folder / EXPERIMENT)
@@ -115,7 +115,7 @@ class RunFolder:
     def __init__(self, path: Path, layout: Layout = CANONICAL) -> None:
         self.path, self._layout = path, layout
         self.sealed = True
-        """Whether every file must have a checksum; not in a run that an older version began."""
+        """Whether every file must have a checksum; not in a run that an older version started."""
         _check_place(path)
         with _writing(path):
             files.make_folder(path)
@@ -139,10 +139,10 @@ class RunFolder:
         return self.path / SUMMARY
 
     def begin(self, experiment: Experiment, *, overwrite: bool = False) -> None:
-        """Start a new run here; one that is here already is only replaced when asked."""
+        """Start a new run here; an existing one is replaced only if asked."""
         self._check_links()
         if is_run(self.path) and not overwrite:
-            raise InputError(f"{self.path}: holds a run; go on with --resume or replace it with --overwrite")
+            raise InputError(f"{self.path}: holds a run; resume it with --resume or replace it with --overwrite")
         description = experiment.to_toml().encode()
         with _writing(self.path):
             files.remove_drafts(self.path, _FILES, of_living=True)
@@ -155,9 +155,9 @@ class RunFolder:
         self._open(History())
 
     def resume(self, experiment: Experiment, bound: str | None = None) -> tuple[ServerState | None, History]:
-        """Take up the run that is here: its last checkpoint, and the rounds up to it.
+        """Resume the run in the folder: its last checkpoint, and the rounds up to it.
 
-        The experiment may have more rounds than it was begun with, unless `bound` says why not.
+        The experiment may have more rounds than before, unless `bound` says why not.
         """
         self._check_links()
         if not os.path.lexists(self.experiment_path):
@@ -170,9 +170,9 @@ class RunFolder:
         difference = longer.difference(experiment)
         if longer.rounds > found.rounds and not difference and bound:
             more = f"rounds is {found.rounds} there and {experiment.rounds} here"
-            raise InputError(f"{self.path}: cannot be gone on with beyond its end: {more}, and {bound}")
+            raise InputError(f"{self.path}: cannot be continued beyond its end: {more}, and {bound}")
         if difference:
-            raise InputError(f"{self.path}: the run there is another experiment: {'; '.join(difference)}")
+            raise InputError(f"{self.path}: holds a different experiment: {'; '.join(difference)}")
         self.sealed = marker is not None and not marker.older
         if marker is None:
             check_first_format(self.path, found, self._layout)
@@ -180,18 +180,16 @@ class RunFolder:
         done = moment.round if moment else 0
         history = History()
         if done:
-            # What comes after the checkpoint is played again, and may be in any state after a power failure.
+            # Whatever comes after the checkpoint is run again, and may be in any state after a power failure.
             history = read_metrics(self.metrics_path, sealed=self.sealed, last=done)[0]
         if [metrics.round for metrics in history] != list(range(1, done + 1)):
-            raise InputError(
-                f"{self.metrics_path}: has {len(history)} of the {done} rounds that the checkpoint has"
-            )
+            raise InputError(f"{self.metrics_path}: has {len(history)} rounds, but the checkpoint has {done}")
         with _writing(self.path / MARKER):
             files.remove_drafts(self.path, _FILES, of_living=True)
             files.remove(self.path / "checkpoint.draft")  # as the first format called it
             description = files.read_whole(self.experiment_path)
             if done < longer.rounds:
-                files.remove(self.summary_path)  # that of a run which goes on
+                files.remove(self.summary_path)  # the run is not finished any more
             if longer.rounds > found.rounds:
                 before, description = _checksum(description), longer.to_toml().encode()
                 Marker(self._layout.name, before, not self.sealed, _checksum(description)).write(self.path)
@@ -213,11 +211,11 @@ class RunFolder:
 
     @property
     def rounds(self) -> int:
-        """How many rounds have their line."""
+        """The number of rounds with a line."""
         return self.metrics_path.read_bytes().count(b"\n")
 
     def save(self, moment: ServerState) -> None:
-        """Write a checkpoint in place of the last one."""
+        """Write a checkpoint, replacing the last one."""
         file = self._metrics
         if file is None:
             raise ValueError("begin or resume comes first")
@@ -229,19 +227,19 @@ class RunFolder:
             files.write_whole(self.checkpoint_path, content)
 
     def write_clients(self, table: str) -> None:
-        """Write how single clients fared, in place of the last table."""
+        """Write the results of single clients, replacing the last table."""
         with _writing(self.path / CLIENT_TABLE):
             files.write_whole(self.path / CLIENT_TABLE, table.encode())
 
     def save_best(self, moment: ServerState) -> None:
-        """Keep the model of a round, beside checkpoints and in place of the one that was kept before."""
+        """Save the model of a round beside the checkpoints, replacing the one saved before."""
         model = {"theta": released(moment.vectors), "buffers": moment.vectors["buffers"]}
         with _writing(self.path / BEST):
             facts = {"format": _FORMAT, "round": str(moment.round)}
             files.write_whole(self.path / BEST, vector_files.pack(self._layout.to_canonical(model), facts))
 
     def rewrite(self, history: History) -> None:
-        """Write all lines anew, where the last is not what it was."""
+        """Rewrite all lines, as the last has changed."""
         if self._metrics is not None:
             self._metrics.close()
         self._open(history)
@@ -252,7 +250,7 @@ class RunFolder:
             files.write_whole(self.summary_path, files.seal(json.dumps(summary, indent=2)).encode())
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         if self._metrics is not None:
             with suppress(OSError):  # a line that could not be written was reported when it was added
                 self._metrics.close()
@@ -267,7 +265,7 @@ class RunFolder:
         try:
             found = os.fstat(lock)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-                raise InputError(f"{path}: is not this run folder's own file")
+                raise InputError(f"{path}: is not a file of this run folder")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -283,12 +281,12 @@ class RunFolder:
         return lock
 
     def _check_links(self) -> None:
-        """Refuse a folder in which one of our names stands for something elsewhere."""
+        """Refuse a folder in which one of our names is a link."""
         for name in (*_FILES, CLIENTS, RECORDED):
             _refuse_link(self.path / name)
 
     def _open(self, history: History) -> None:
-        """Leave the lines of these rounds and nothing else, ready for the next."""
+        """Keep only the lines of these rounds, ready for the next."""
         with _writing(self.metrics_path):
             lines = "".join(metrics.to_json() + "\n" for metrics in history)
             files.write_whole(self.metrics_path, lines.encode())
@@ -303,7 +301,7 @@ class RunFolder:
 
 
 def is_finished(folder: Path, experiment: Experiment) -> bool:
-    """Whether this very experiment has been run to its end there."""
+    """Whether this experiment is finished there."""
     marker = read_marker(folder) if os.path.lexists(folder / MARKER) else None
     if read_summary(folder, sealed=marker is not None and not marker.older) is None:
         return False
@@ -311,12 +309,12 @@ def is_finished(folder: Path, experiment: Experiment) -> bool:
 
 
 def is_played(folder: Path, experiment: Experiment) -> bool:
-    """Whether all rounds of this very experiment have been played there: a run stopped early can go on."""
+    """Whether all rounds of this experiment have been run there: a run stopped early can continue."""
     return is_finished(folder, experiment) and "stopped_early" not in (read_summary(folder, sealed=False) or {})
 
 
 def read_summary(folder: Path, *, sealed: bool) -> dict[str, Any] | None:
-    """The figures of a run that has ended; None while it has not, or where they cannot be read."""
+    """The figures of a finished run; None if it is not finished, or they cannot be read."""
     try:
         return files.unseal(files.read_whole(folder / SUMMARY, files.MOST_TEXT), sealed=sealed)
     except (OSError, InputError):
@@ -324,7 +322,7 @@ def read_summary(folder: Path, *, sealed: bool) -> dict[str, Any] | None:
 
 
 def load_moment(folder: Path, name: str = CHECKPOINT) -> ServerState:
-    """The server's vectors in a run folder's checkpoint, or in what was kept beside it, in the canonical order."""
+    """The server's vectors in a run folder's checkpoint, or in a model saved beside it, in the canonical order."""
     path = folder / name
     marker = read_marker(folder)
     sealed = marker is not None and not marker.older
@@ -333,40 +331,40 @@ def load_moment(folder: Path, name: str = CHECKPOINT) -> ServerState:
     if facts.get("format") not in allowed:
         raise InputError(f"{path}: format {facts.get('format')!r}, this version reads {' and '.join(allowed)}")
     if not re.fullmatch("[0-9]{1,18}", facts.get("round", "")):
-        raise InputError(f"{path}: does not say which round it is of")
+        raise InputError(f"{path}: does not say which round it belongs to")
     return ServerState(int(facts["round"]), state)
 
 
 def check_description(folder: Path, marker: Marker | None) -> None:
-    """Refuse a description that is not the one the run was begun with."""
+    """Refuse a description other than the one the run was started with."""
     path = folder / EXPERIMENT
     try:
         content = files.read_whole(path, files.MOST_TEXT)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     if marker is not None and _checksum(content) not in (marker.experiment, marker.longer):
-        raise InputError(f"{path}: was changed or damaged since the run began: its checksum does not fit")
+        raise InputError(f"{path}: was changed or damaged since the run began: its checksum does not match")
 
 
 def check_first_format(folder: Path, experiment: Experiment, layout: Layout) -> None:
-    """Refuse vectors of the first format, which did not say in which order they are, unless that is certain."""
+    """Refuse vectors of the first format, which did not record their order, unless that is certain."""
     given = experiment.model.name.partition(":")[0] == GIVEN
     if layout.matters and (layout.channels_last or given):
         raise InputError(
-            f"{folder}: was written by an older version, which kept convolutions in the order of its own memory "
-            "layout; this one cannot tell which that was, so run it again with --overwrite"
+            f"{folder}: was written by an older version, which stored convolutions in an unrecorded memory "
+            "layout; run it again with --overwrite"
         )
 
 
 def _not_last(metrics: RoundMetrics, experiment: Experiment) -> RoundMetrics:
-    """A round that was the last of a run when it was evaluated, and is not any more."""
+    """A round that was evaluated as the last of a run, and no longer is."""
     if metrics.round % experiment.evaluate.every:
         return metrics.unevaluated()
     return metrics.unevaluated(test_only=True) if experiment.evaluate.test == "end" else metrics
 
 
 def _check_place(path: Path) -> None:
-    """Refuse to begin a run among files that are not a run's; nothing has been touched yet."""
+    """Refuse to start a run among other files; nothing has been touched yet."""
     try:
         if not os.path.lexists(path):
             return
@@ -377,7 +375,7 @@ def _check_place(path: Path) -> None:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     if others and not is_run(path):
         some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
-        raise InputError(f"{path}: is not empty and holds no run ({some}); choose a folder of its own for the run")
+        raise InputError(f"{path}: is not empty and holds no run ({some}); choose another folder for the run")
 
 
 def _refuse_link(path: Path) -> None:
@@ -397,7 +395,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Do something to a file; a disk that does not allow it is reported plainly."""
+    """Run a file operation; a failure raises RunError with the path."""
     try:
         yield
     except (OSError, SafetensorError) as error:

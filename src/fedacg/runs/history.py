@@ -25,7 +25,7 @@ DECAY = 0.9
 
 @dataclass(frozen=True)
 class Reached:
-    """How much it took to reach a target, or how much has been spent without reaching it."""
+    """The effort to reach a target, or the effort spent without reaching it."""
 
     value: int
     reached: bool
@@ -41,13 +41,13 @@ class Reached:
 
 @dataclass(frozen=True)
 class Shown:
-    """The figure that stands for runs wherever they are shown: in curves, tables and displays."""
+    """The headline figure of runs, shown in curves, tables and displays."""
 
     name: str
 
     @property
     def percent(self) -> bool:
-        """Whether it is a fraction that people read in percent."""
+        """Whether it is a fraction shown in percent."""
         return self.name in ("test_accuracy", "validation/accuracy")
 
     @property
@@ -66,7 +66,7 @@ class Shown:
 
     @classmethod
     def of(cls, histories: "Iterable[History]") -> Self:
-        """That of several runs: the first headline that is an accuracy, else one that comes of an evaluation."""
+        """The headline of several runs: the first that is an accuracy, else one from an evaluation."""
         names = sorted((history.headline for history in histories if history), key=_last_choice)
         return cls(names[0]) if names else cls("test_accuracy")
 
@@ -100,7 +100,7 @@ class History(Sequence[RoundMetrics]):
         return len(self._rounds)
 
     def replace_last(self, metrics: RoundMetrics) -> None:
-        """Put the last round in the place of what it was taken for."""
+        """Replace the last round."""
         if not self._rounds or metrics.round != self.rounds:
             raise InputError(f"round {metrics.round}: the last is round {self.rounds}")
         self._rounds[-1] = metrics
@@ -118,7 +118,7 @@ class History(Sequence[RoundMetrics]):
         return pandas.DataFrame({name: [row.get(name) for row in rows] for name in names}, index=numbers)
 
     def __repr__(self) -> str:
-        """One line: how many rounds, and where the figure that stands for the run is."""
+        """One line: the number of rounds, and the last headline figure."""
         if not self._rounds:
             return "History(no rounds)"
         values = self.series(self.headline)
@@ -134,7 +134,7 @@ class History(Sequence[RoundMetrics]):
 
     @property
     def rounds(self) -> int:
-        """The last round that ended, 0 before any."""
+        """The number of the last completed round, 0 before any."""
         return self._rounds[-1].round if self._rounds else 0
 
     @property
@@ -164,7 +164,7 @@ class History(Sequence[RoundMetrics]):
 
     @property
     def headline(self) -> str:
-        """The figure that stands for the run in curves, tables and displays.
+        """The headline figure of the run, shown in curves, tables and displays.
 
         The test accuracy if there is one, else the validation accuracy, else the first metric of the test set, of
         the validation set, and after these a loss.
@@ -258,11 +258,11 @@ def goal_of(target: float | str | Goal) -> Goal:
 
 
 def read_metrics(path: Path, *, sealed: bool = False, last: int | None = None) -> tuple[History, list[str]]:
-    """The rounds in a `metrics.jsonl`, and notes on what was passed over.
+    """The rounds in a `metrics.jsonl`, and notes on what was skipped.
 
     A last line that is not JSON is one that is being written, or was when the run was killed: it is left
     out with a note. Anything else that does not fit is an InputError that names the line. With `sealed`, every
-    line must have a checksum. What comes after the round `last` is not looked at.
+    line must have a checksum. Lines after the round `last` are ignored.
     """
     try:
         content = files.read_whole(path, files.MOST_TEXT)
@@ -277,7 +277,7 @@ def read_metrics(path: Path, *, sealed: bool = False, last: int | None = None) -
             history.append(RoundMetrics.from_json(line, sealed=sealed))
         except InputError as error:
             if isinstance(error, files.NotJson) and number == lines[-1][0]:
-                return history, [f"{path}: line {number} is only half written and was left out"]
+                return history, [f"{path}: line {number} is incomplete and was skipped"]
             raise InputError(f"{path}, line {number}: {error}") from error
     return history, []
 

@@ -1,6 +1,6 @@
-"""Loggers: callbacks that pass a run's figures on to other tools, each an extra of the package.
+"""Loggers: callbacks that send a run's figures to other tools, each an extra of the package.
 
-All of them give the same figures the same names. A run that is resumed goes on in the curves it began.
+All use the same names for the same figures. A resumed run continues the curves it began.
 """
 
 import time
@@ -65,7 +65,7 @@ class TensorBoardLogger(Callback):
 class WandbLogger(Callback):
     """A run of Weights & Biases, with its files in the run folder's `wandb`.
 
-    Whether it is sent anywhere is for W&B's own settings to say: with WANDB_MODE=offline it stays on disk.
+    W&B's own settings decide whether it is uploaded: with WANDB_MODE=offline it stays on disk.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,7 +93,7 @@ class WandbLogger(Callback):
         except self._wandb.Error as error:
             reason = str(error).rstrip(".")
             raise InputError(f"--log wandb: {reason}; WANDB_MODE=offline keeps it on this machine") from None
-        # Rounds that are played again after a crash have the same number and, to the bit, the same figures.
+        # Rounds that are repeated after a crash have the same number and, to the bit, the same figures.
         self._run.define_metric("*", step_metric="round")
 
     def round(self, run: RunView) -> None:
@@ -104,7 +104,7 @@ class WandbLogger(Callback):
 
 
 class MlflowLogger(Callback):
-    """A run of MLflow where MLFLOW_TRACKING_URI says, or else where MLflow has it by default: in `mlflow.db`."""
+    """A run of MLflow at MLFLOW_TRACKING_URI, or at MLflow's default, `mlflow.db`."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -125,7 +125,7 @@ class MlflowLogger(Callback):
             raise InputError(f"--log mlflow: {error}") from None
 
     def _take_up(self, done: int) -> str | None:
-        """The run that is gone on with, if MLflow still has it."""
+        """The resumed run, if MLflow still has it."""
         run = _kept(self._folder / "mlflow-run", done)
         try:
             if run:
@@ -135,7 +135,7 @@ class MlflowLogger(Callback):
         return run
 
     def _create(self, experiment: Experiment) -> str:
-        # Here and not above: reports load matplotlib, which takes longer than most commands.
+        # Imported here, as reports load matplotlib, which takes longer than most commands.
         from fedacg.config.experiment import flatten, show
 
         found = self._client.get_experiment_by_name(experiment.name)
@@ -187,7 +187,7 @@ def _missing(name: str) -> InputError:
 
 
 def _kept(path: Path, done: int) -> str | None:
-    """What another tool called the run when it began, if it is gone on with."""
+    """The other tool's id of the run, if it is resumed."""
     return path.read_text().strip() if done and path.exists() else None
 
 

@@ -1,7 +1,7 @@
-"""`model.json` of a run folder: what it takes to build the run's network again without its data; and `load_model`.
+"""`model.json` of a run folder, from which the network can be built without the data; and `load_model`.
 
-It is a file of its own, since the number of classes and the shape of an input follow from the data, and
-experiment.toml is the user's description, to which nothing is added.
+It is a separate file, since the number of classes and the shape of an input follow from the data, and nothing is
+added to the user's experiment.toml.
 """
 
 import os
@@ -65,7 +65,7 @@ class ModelFile(Section):
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """That of a run folder; None where the run was begun by a version that wrote none."""
+        """The description in a run folder; None if an older version that wrote none started the run."""
         path = folder / FILE
         if not os.path.lexists(path):
             return None
@@ -89,7 +89,7 @@ class ModelFile(Section):
         if self.dtype not in _TYPES:
             raise InputError(f"{folder / FILE}: dtype = {self.dtype!r}: must be {' or '.join(_TYPES)}")
         for option in {"name", "classes", "shape", "factorise"} & self.options.keys():
-            raise InputError(f"{folder / FILE}: options: {option} is no option of a network")
+            raise InputError(f"{folder / FILE}: options: {option} is not an option of a network")
         named: dict[str, Any] = {
             "classes": self.classes,
             "shape": self.shape,
@@ -98,7 +98,7 @@ class ModelFile(Section):
         }
         plugins.check("model.name", self.name)
         if not plugins.is_plugin(self.name):
-            # Counted first: a file that says otherwise must not make this process take memory without end.
+            # Counted first: a wrong file must not make this process allocate unbounded memory.
             _check_size(folder, parameters(self.name, **named), size)
         with torch.random.fork_rng(devices=[]):
             module = models.build(self.name, **named).to(_TYPES[self.dtype])
@@ -115,10 +115,10 @@ def load_model(
 ) -> nn.Module:
     """The network of a run folder's last checkpoint; it needs no data.
 
-    With `which="best"`, the one that a `BestCheckpoint` or another callback kept. A network that was given from
+    With `which="best"`, the one that `BestCheckpoint` or another callback saved. A network that was given from
     Python must be given again, as `model`, which is copied.
-    A network that the run names as code of somebody's own, `module:function`, is imported only with `trust`. Where
-    the run has ended, the vector must be the one that its summary has the fingerprint of.
+    User code that the run names, `module:function`, is imported only with `trust`. For a finished run, the vector
+    must match the checksum in its summary.
     """
     folder = Path(folder)
     with plugins.reading(folder, trust=trust, allow="call load_model(..., trust=True)"):
@@ -129,7 +129,7 @@ def load_model(
         _check_size(folder, sum(p.numel() for p in trainable(module)), theta.numel(), given=model is not None)
     flat = FlatModel(module, channels_last=described.channels_last)
     if flat.read_buffers().numel() != _server_vector(folder, moment, "buffers").numel():
-        raise InputError(f"{folder}: the checkpoint has other buffers than the network that {FILE} describes")
+        raise InputError(f"{folder}: the buffers of the checkpoint do not match the network that {FILE} describes")
     layout = Layout.of(module, described.channels_last)
     if read_marker(folder) is None:
         check_first_format(folder, Experiment.parse(read_toml(folder / "experiment.toml")), layout)
@@ -156,7 +156,7 @@ def _server_vector(folder: Path, moment: ServerState, name: str) -> Tensor:
 
 
 def _of_its_data(folder: Path, model: nn.Module | None) -> ModelFile:
-    """What model.json would say of a run that was begun before there was one, which only its data know."""
+    """The model.json of a run of an older version, derived from its data."""
     experiment = Experiment.parse(read_toml(folder / "experiment.toml"))
     if model is not None:
         dtype = str(trainable(model)[0].dtype).removeprefix("torch.")
@@ -166,12 +166,12 @@ def _of_its_data(folder: Path, model: nn.Module | None) -> ModelFile:
         return ModelFile.of(experiment, prepare(experiment))
     except DataMissing as error:
         raise DataMissing(
-            f"{folder}: has no {FILE}, as its run was begun by an older version, so its data are needed: {error}"
+            f"{folder}: has no {FILE}, as an older version started the run, so its data are needed: {error}"
         ) from None
 
 
 def _check_vector(folder: Path, moment: ServerState, flat: FlatModel) -> None:
-    """Refuse a checkpoint that is not the one a finished run ended with."""
+    """Refuse a checkpoint other than the final one of a finished run."""
     if not os.path.lexists(folder / SUMMARY):
         return
     marker = read_marker(folder)
@@ -193,6 +193,6 @@ def _check_by_name(folder: Path, name: str) -> None:
 
 def _check_size(folder: Path, found: int, size: int, *, given: bool = False) -> None:
     if found != size and given:
-        raise InputError(f"{folder}: the model that is given has {found} parameters, the checkpoint has {size}")
+        raise InputError(f"{folder}: the given model has {found} parameters, the checkpoint has {size}")
     if found != size:
         raise InputError(f"{folder}: {FILE} describes a network of {found} parameters, the checkpoint has {size}")

@@ -1,4 +1,4 @@
-"""What is seen while runs go on: one block at a terminal or in a notebook, a line now and then elsewhere."""
+"""Progress displays: one block in a terminal or notebook, an occasional line elsewhere."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 _LINE_SECONDS = 30
 _MOST_LINES = 12
-"""Of the block, however high the terminal is."""
+"""Most lines of the block, however high the terminal."""
 _ECHO = 6
-"""Columns that stay free at the right: a terminal writes ^C where the cursor stands, and that must not wrap."""
+"""Free columns at the right: a terminal writes ^C at the cursor, and that must not wrap."""
 
 
 class Display:
-    """Shows nothing: what a quiet command has, and what the others have in common."""
+    """Shows nothing; the display of a quiet command, and the base of the others."""
 
     def __enter__(self) -> Self:
         return self
@@ -40,7 +40,7 @@ class Display:
         """The run of this name is next."""
 
     def begin(self, run: "RunView") -> None:
-        """A run starts, or goes on."""
+        """A run starts or resumes."""
 
     def round(self, run: "RunView") -> None:
         """A round has ended."""
@@ -54,21 +54,21 @@ class Display:
 
 @dataclass
 class _Line:
-    """A run of the block: waiting, going on or over."""
+    """A run of the block: waiting, in progress or done."""
 
     name: str
     rounds: int
     before: int = 0
-    """Rounds that an earlier command has played."""
+    """Rounds of an earlier command."""
     done: int = 0
     figure: str = ""
     started: float | None = None
     first: float | None = None
-    """When the first round had ended: what came before it is no measure of the others."""
+    """When the first round ended: it is not typical of the others."""
     seconds: float | None = None
     """How long it took; None until it is over."""
     whole: bool = False
-    """Whether it got to its end, its last round or one that a callback chose."""
+    """Whether it finished, with its last round or one that a callback chose."""
 
     @property
     def rate(self) -> float | None:
@@ -81,9 +81,9 @@ class _Line:
 
 
 class Block(Display):
-    """All runs of a command as one block: the last that are done, the one that goes on, the next.
+    """All runs of a command as one block: the last finished ones, the current one, the next.
 
-    It is drawn in place and gone when it has done its work; what one run alone leaves is its last bar.
+    It is drawn in place and removed at the end; a single run leaves its last bar.
     """
 
     def __init__(self, console: Console, runs: Mapping[str, int]) -> None:
@@ -92,7 +92,7 @@ class Block(Display):
         self._places = {name: place for place, name in enumerate(runs)}
         self._next = 0
         self._workers = True
-        """Whether there may be workers to be started, as before the first round."""
+        """Whether workers may still have to start, as before the first round."""
         self._live: Live | None = None
 
     def turn(self, name: str) -> None:
@@ -149,7 +149,7 @@ class Block(Display):
         return table
 
     def _shown(self) -> tuple[int, int]:
-        """From which run to which: as many as there is room for, the current one never at the edge."""
+        """The range of runs shown: as many as fit, the current one never at the edge."""
         room = max(1, min(_MOST_LINES, self._console.height - 4))
         if len(self._lines) <= room:
             return 0, len(self._lines)
@@ -217,7 +217,7 @@ class Lines(Display):
 
 
 def figure(history: "History") -> str:
-    """How good the model is by now, in a few characters."""
+    """The current headline figure, in a few characters."""
     if history.accuracy:
         return f"accuracy {100 * history.accuracy[-1]:.1f} %"
     values = history.series(history.headline)
@@ -230,9 +230,9 @@ def describe(experiment: Experiment) -> str:
 
 
 def make_progress(console: Console, quiet: bool, runs: Mapping[str, int]) -> Display:
-    """The display that suits where the output goes, for runs with so many rounds that begin in this order."""
+    """The display that suits the output, for runs in this order with their rounds."""
     if quiet:
         return Display()
-    # In a notebook rich draws by ipywidgets, and without them it can only print.
+    # In a notebook rich uses ipywidgets; without them it can only print.
     live = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     return Block(console, runs) if live else Lines(console, runs)

@@ -1,4 +1,4 @@
-"""What stands in summary.json: figures of the whole run, and where they come from.
+"""The content of summary.json: figures of the whole run, and where they come from.
 
 That is the commit of this program, the machine, and checksums of the data and their split, for the card that goes
 with every table.
@@ -26,11 +26,11 @@ from fedacg.runs.history import History, Reached
 from fedacg.version import __version__
 
 _CLIENTS, _EACH, _TESTS = 256, 4, 512
-"""Of how many clients, examples of each and test examples a checksum is at most; they are evenly chosen."""
+"""Most clients, examples of each and test examples in a checksum; they are evenly chosen."""
 
 
 def checksums(federated: FederatedData) -> dict[str, str]:
-    """SHA-256 of the test examples and of who holds which training examples, of large data in evenly chosen parts.
+    """SHA-256 of the test examples and of the split; for large data, of an even choice.
 
     The clients' sizes are all in it, up to a hundred thousand clients.
     """
@@ -52,7 +52,7 @@ def _add(digest: "hashlib._Hash", examples: Examples, most: int) -> None:
 
 
 def _evenly(count: int, most: int) -> list[int]:
-    """All numbers below `count`, or so many of them, evenly chosen."""
+    """All numbers below `count`, or `most` of them, evenly chosen."""
     places = np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(int)
     found: list[int] = places.tolist()
     return found
@@ -60,7 +60,7 @@ def _evenly(count: int, most: int) -> list[int]:
 
 @cache
 def commit() -> str | None:
-    """The commit of this program's own checkout, with a plus if files differ from it; None if it is installed."""
+    """The commit of this program's checkout, with a plus if files differ from it; None if it is installed."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
@@ -77,7 +77,7 @@ def commit() -> str | None:
 
 @cache
 def machine() -> dict[str, Any]:
-    """What the work was done on."""
+    """The machine."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -128,10 +128,10 @@ def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[
 
 
 def _notes(history: History) -> list[str]:
-    """What somebody who reads the figures must know."""
+    """What a reader of the figures must know."""
     evaluated = [metrics for metrics in history if metrics.test_loss is not None]
     unsound = [metrics.round for metrics in evaluated if not math.isfinite(metrics.test_loss or 0)]
     if not unsound:
         return []
     number = f"{len(unsound)} of {len(evaluated)} evaluated rounds, first in round {unsound[0]}"
-    return [f"the test loss is not a finite number in {number}: outputs that are not numbers count as wrong"]
+    return [f"the test loss is not a finite number in {number}: outputs that are NaN count as wrong"]

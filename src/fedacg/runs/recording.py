@@ -4,7 +4,7 @@
     recorded/00050/broadcast.safetensors  φ and the buffers that were sent
     recorded/00050/7.safetensors          w_i of client 7 as it arrived, and its buffers
 
-A round's folder appears when it is whole. Recording reads the run and changes nothing of it. Vectors are in the
+A round's folder appears when it is complete. Recording does not affect the run. Vectors are in the
 canonical order, and only files of these names are touched.
 """
 
@@ -40,7 +40,7 @@ class Recorder:
         self._cohort: list[tuple[int, float]] = []
 
     def rewind(self, round: int) -> None:
-        """Forget what was recorded after a round, and what was not recorded whole; 0 forgets everything."""
+        """Remove what was recorded after a round, and incomplete recordings; 0 removes all."""
         if not self._folder.is_dir():
             return
         try:
@@ -54,7 +54,7 @@ class Recorder:
             raise RunError(f"{self._folder}: cannot be written: {error}") from error
 
     def begin(self, round: int, broadcast: Mapping[str, Tensor]) -> None:
-        """A round begins; from here to `end` it is recorded if it was asked for."""
+        """A round begins; it is recorded until `end` if requested."""
         self._draft, self._round, self._cohort = None, round, []
         self._phi, self._buffers = broadcast["phi"], broadcast["buffers"]
         if self._settings.wants(round):
@@ -76,7 +76,7 @@ class Recorder:
             self._write(str(client), {"w": w, "buffers": buffers})
 
     def end(self) -> None:
-        """The round is whole."""
+        """The round is complete."""
         if self._draft is None:
             return
         clients, weights = zip(*self._cohort, strict=True) if self._cohort else ((), ())
@@ -111,7 +111,7 @@ def _remove(folder: Path) -> None:
         raise InputError(f"{folder}: is a link; the files of a run folder are its own")
     if not folder.is_dir():
         return
-    # What says that the round is whole goes first.
+    # The file that marks the round as complete goes first.
     for path in sorted(folder.iterdir(), key=lambda path: path.suffix != ".json"):
         if _FILE.fullmatch(path.name):
             files.remove(path)
@@ -138,7 +138,7 @@ class Recorded:
         name = str(self.clients[place])
         found = _read(self.folder, self.round, name, "w", self.sealed)
         if found["w"].shape != self.phi.shape or found["w"].dtype != self.phi.dtype:
-            raise InputError(f"{self.folder / name}.safetensors: does not fit the broadcast of its round")
+            raise InputError(f"{self.folder / name}.safetensors: does not match the broadcast of its round")
         return found["w"], found["buffers"]
 
 

@@ -1,6 +1,6 @@
-"""From a description and its ingredients to a result: play the rounds, keep the folder, tell the callbacks.
+"""From a description and its ingredients to a result: run the rounds, write the folder, call the callbacks.
 
-This is where the rooms meet; each part of the work lives in its own.
+This module connects the others; each part of the work is in its own module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ from fedacg.simulation.scoring import Metric
 
 @dataclass(frozen=True)
 class Result:
-    """What a run leaves behind."""
+    """The result of a run."""
 
     model: nn.Module
     """The network with the final parameters."""
@@ -51,7 +51,7 @@ class Result:
     experiment: Experiment
     """The description of the run."""
     clients: tuple[ClientFigures, ...] = ()
-    """How single clients fared when they were last measured, if they were (`evaluate.clients`)."""
+    """The results of single clients in their last evaluation, if any (`evaluate.clients`)."""
 
     @property
     def stopped_early(self) -> str | None:
@@ -60,7 +60,7 @@ class Result:
         return reason
 
     def __repr__(self) -> str:
-        """A few lines: what was run, how it ended, where it is."""
+        """A few lines: what was run, how it ended, and its folder."""
         summary = self.summary
         lines = [f"Result of {summary['name']}: {summary['method']}, seed {summary['seed']}"]
         lines += [f"  {self.history!r}"]
@@ -83,15 +83,14 @@ def play(
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, Metric] | None = None,
 ) -> Result:
-    """Play an experiment to its end, from the start or from where its folder stands.
+    """Run an experiment to its end, from the start or resumed from its folder.
 
-    An engine may be given to be used again afterwards, cohorts to be asked in place of drawn ones, and where
-    clients come and go of themselves, who is there. Callbacks and metrics are beside those that the experiment
-    names.
+    An engine may be given for reuse, cohorts instead of drawn ones, and a presence where clients come and go by
+    themselves. Callbacks and metrics are in addition to those that the experiment names.
     """
     if resume and overwrite:
-        raise InputError("--resume and --overwrite: a run is either gone on with or replaced")
-    # Refuses what does not fit before anything is begun.
+        raise InputError("--resume and --overwrite: a run is either resumed or replaced")
+    # Refuses invalid settings before anything starts.
     planned = plan(experiment, ingredients, cohorts, presence, metrics, sampler)
     callbacks = [*named_callbacks(experiment.callbacks), *callbacks]
     experiment = choose_engine(experiment, ingredients)
@@ -135,7 +134,7 @@ def play(
 
 
 class _Play:
-    """A federation that is played to its end, or until a callback or the user stops it."""
+    """A federation that runs to its end, or until a callback or the user stops it."""
 
     def __init__(
         self,
@@ -154,7 +153,7 @@ class _Play:
         self._written = federation.clients
 
     def result(self) -> Result:
-        """Play what is left, and say what came of it."""
+        """Run the remaining rounds, and return the result."""
         stopping = self._tell("begin", None) or self._spent()
         try:
             if stopping is None:
@@ -183,7 +182,7 @@ class _Play:
         return Result(flat.release(), self._history, vector, summary, path, self._experiment, clients)
 
     def _tell(self, what: Literal["begin", "round", "end"], stopping: str | None) -> str | None:
-        """Tell all callbacks; why the run is to stop, if one of them says so."""
+        """Call all callbacks; return the reason to stop, if one asks for it."""
         store, server = self._store, self._federation.server
         view = RunView(
             self._experiment,
@@ -198,7 +197,7 @@ class _Play:
         return view.stopping
 
     def _rounds(self) -> str | None:
-        """Play and save now and then; however it ends, the last whole round is saved."""
+        """Run and save at intervals; however it ends, the last complete round is saved."""
         federation, store, memory = self._federation, self._store, self._memory
         done = saved = federation.server
         saved_at, stopping = monotonic(), None
@@ -211,7 +210,7 @@ class _Play:
                 done = federation.server
                 stopping = self._tell("round", None) or self._spent()
                 if store is None:
-                    memory.forget(done.round)  # nobody can go back
+                    memory.forget(done.round)  # it is not needed any more
                 elif monotonic() - saved_at >= self._experiment.save.seconds:
                     _save(store, done, memory)
                     saved, saved_at = done, monotonic()
@@ -219,7 +218,7 @@ class _Play:
                     break
         except RunError as error:
             if store and done.round:
-                error.add_note(f"round {done.round} is kept in {store.checkpoint_path}")
+                error.add_note(f"round {done.round} is saved in {store.checkpoint_path}")
             raise
         finally:
             if store and done.round < federation.server.round == store.rounds:
@@ -229,12 +228,12 @@ class _Play:
         return stopping if done.round < self._experiment.rounds else None
 
     def _spent(self) -> str | None:
-        """Why the privacy that is promised allows no other round, if it does not."""
+        """Why the privacy budget allows no further round, if so."""
         account = self._federation.account
         return account.stop(self._history) or None if account else None
 
     def _conclude(self) -> None:
-        """Look at what the last round of a run is looked at with, where a run ends before it was meant to."""
+        """Evaluate the last round in full if a run ends early."""
         concluded = self._federation.conclude()
         if concluded is not None:
             self._history.replace_last(concluded)
@@ -243,7 +242,7 @@ class _Play:
                 self._store.rewrite(self._history)
 
     def _write_clients(self, store: RunFolder) -> None:
-        """Write how single clients fared, where they have been measured since it was written."""
+        """Write the results of single clients, if there are new ones."""
         if self._federation.clients is not self._written:
             self._written = self._federation.clients
             store.write_clients(to_csv(self._written))
@@ -257,7 +256,7 @@ class _Play:
 
 
 def _save(store: RunFolder, moment: ServerState, memory: ClientStates) -> None:
-    """Write a checkpoint, between making sure of the states it counts on and dropping those it outdates."""
+    """Write a checkpoint, after syncing the states it relies on and before removing outdated ones."""
     memory.settle(moment.round)
     store.save(moment)
     memory.forget(moment.round)

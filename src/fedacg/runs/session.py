@@ -1,6 +1,6 @@
 """Many experiments one after another: one engine for all, and data kept while the next one needs the same.
 
-One experiment alone is runner.py's.
+runner.py runs a single experiment.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from fedacg.simulation.scoring import Metric
 class Session:
     """Workers that are started when first needed and stay until the session ends.
 
-    Where the engine is left to the work, it is that of all `runs` together.
+    With the engine `auto`, the work of all `runs` together decides.
     """
 
     def __init__(self, settings: EngineSettings, runs: int = 1) -> None:
@@ -39,12 +39,12 @@ class Session:
             self._engine.close()
 
     def prepare(self, experiment: Experiment) -> Ingredients:
-        """Make what a description names; the data only if those of the last one are others."""
+        """Build what a description names; data are loaded only if they differ from the last ones."""
         evaluate = experiment.evaluate
         held_out = evaluate.held_out if evaluate.clients == "held-out" else 0
         wanted = experiment.data, experiment.seed_of("split"), evaluate.examples, held_out
         if self._data is None or self._data[0] != wanted:
-            self._data = None  # the old go before the new are read
+            self._data = None  # free the old data before reading the new
             self._data = wanted, load_data(experiment)
         return prepare(experiment, self._data[1])
 
@@ -69,7 +69,7 @@ class Session:
         callbacks: Sequence[Callback] = (),
         metrics: Mapping[str, Metric] | None = None,
     ) -> Result:
-        """Play one of them, as `runner.play` does."""
+        """Run one experiment, as `runner.play` does."""
         ingredients = ingredients or self.prepare(experiment)
         experiment = self.settle(experiment, ingredients)
         if self._engine is None:
@@ -97,7 +97,7 @@ class Session:
         callbacks: Callable[[str], Sequence[Callback]] = lambda name: (),
         metrics: Mapping[str, Metric] | None = None,
     ) -> Iterator[tuple[str, Result | None]]:
-        """Play them all, each in a folder of its name below `folder`; None stands for one that was finished."""
+        """Run them all, each in its own folder below `folder`; None stands for one that was finished."""
         for name, experiment in runs.items():
             place = folder / name if folder else None
             if place and resume and is_finished(place, experiment):

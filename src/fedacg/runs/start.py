@@ -1,6 +1,6 @@
-"""Where a run starts if not at its beginning: at a checkpoint, after its own end, or from another run's vectors.
+"""Starting points of a run other than round 0: a checkpoint, its own end, or another run's vectors.
 
-What cannot be gone on with is refused here, with the reason.
+Whatever cannot be resumed is refused here, with the reason.
 """
 
 import os
@@ -23,14 +23,14 @@ from fedacg.simulation.sampling import Sampling
 
 
 def bound_to_its_rounds(experiment: Experiment, method: Method) -> str | None:
-    """Why rounds played so far are not those of a longer run; None where they are."""
+    """Why the rounds so far are not those of a longer run; None if they are."""
     schedule = experiment.local.schedule
     if schedule == "cosine" or is_plugin(schedule):
         return (
-            f"local.schedule = {schedule!r} goes by the number of rounds, so rounds already played had other rates"
+            f"local.schedule = {schedule!r} depends on the number of rounds, so the rounds so far had other rates"
         )
     if method.rule.counts_rounds:
-        return f"method.name = {experiment.method.name!r} goes by the number of rounds"
+        return f"method.name = {experiment.method.name!r} depends on the number of rounds"
     return None
 
 
@@ -38,7 +38,7 @@ def warm_start(experiment: Experiment, job: Job, begin: ServerState, layout: Lay
     """The server before the first round with the vectors of the run in `experiment.start`."""
     folder = Path(experiment.start)
     if not os.path.lexists(folder / CHECKPOINT):
-        raise SettingError("start", repr(experiment.start), f"there is no run with a {CHECKPOINT} there")
+        raise SettingError("start", repr(experiment.start), f"no run with a {CHECKPOINT} there")
     vectors = _fitting(experiment, load_moment(folder).vectors, begin.vectors)
     found = layout.from_canonical({name: vectors[name] for name in vectors if not name.startswith(VERSION)})
     if experiment.start_vectors == "model":
@@ -49,7 +49,7 @@ def warm_start(experiment: Experiment, job: Job, begin: ServerState, layout: Lay
 
 
 def _fitting(experiment: Experiment, found: State, ours: State) -> State:
-    """The vectors of another run, whose model must be one like ours."""
+    """The vectors of another run, whose model must match ours."""
     for name in ("theta", "buffers"):
         theirs = found.get(name)
         if theirs is None or theirs.shape != ours[name].shape or theirs.dtype != ours[name].dtype:
@@ -62,7 +62,7 @@ def _fitting(experiment: Experiment, found: State, ours: State) -> State:
 
 
 def _check_server(experiment: Experiment, job: Job, folder: Path, found: State, ours: State) -> None:
-    """Refuse a server's vectors that mean nothing to the server of this run."""
+    """Refuse server vectors that this run's server cannot use."""
 
     def refused(why: str) -> SettingError:
         return SettingError("start_vectors", "'server'", f"{why}; 'model' takes the model alone")
@@ -70,18 +70,18 @@ def _check_server(experiment: Experiment, job: Job, folder: Path, found: State, 
     with reading(folder, trust=False, allow="start_vectors = 'model'"):
         theirs = Experiment.parse(read_toml(folder / EXPERIMENT)).method.name
     if theirs != experiment.method.name:
-        raise refused(f"the run there is of {theirs}, this one of {experiment.method.name}")
+        raise refused(f"that run is of {theirs}, this one of {experiment.method.name}")
     if job.traffic.kept:
         raise refused(f"clients of {theirs} keep vectors of their own, which a new run does not have")
     if job.method.rule.counts_rounds:
-        raise refused(f"the vectors of {theirs} go by the rounds of their own run")
+        raise refused(f"the vectors of {theirs} depend on the rounds of their own run")
     for name in sorted(found.keys() | ours.keys()):
         if name not in found or name not in ours or found[name].shape != ours[name].shape:
             raise refused(f"the vector {name} is not the same there and here")
 
 
 def check_states(job: Job, history: History, memory: ClientStates) -> None:
-    """Refuse a folder from which states of clients have gone."""
+    """Refuse a folder in which client states are missing."""
     seen = {client for metrics in history for client in metrics.arrived}
     if job.traffic.kept and seen - memory.clients:
         missing = ", ".join(map(str, sorted(seen - memory.clients)[:5]))
@@ -89,7 +89,7 @@ def check_states(job: Job, history: History, memory: ClientStates) -> None:
 
 
 def check_cohorts(history: History, sampling: Sampling) -> None:
-    """Refuse to go on with other cohorts than those the run began with."""
+    """Refuse to resume with other cohorts than those the run began with."""
     for metrics in history:
         asked = sampling.attendance(metrics.round, history[: metrics.round - 1]).asked
         if asked != metrics.cohort:
@@ -106,4 +106,4 @@ def check_fit(found: ServerState, expected: ServerState) -> None:
         ours, theirs = expected.vectors.get(name), found.vectors.get(name)
         if ours is None or theirs is None or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             shapes = [None if v is None else (tuple(v.shape), str(v.dtype)) for v in (theirs, ours)]
-            raise InputError(f"the checkpoint does not fit: {name} is {shapes[0]} there and {shapes[1]} here")
+            raise InputError(f"the checkpoint does not match: {name} is {shapes[0]} there and {shapes[1]} here")

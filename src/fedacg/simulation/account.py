@@ -1,6 +1,6 @@
-"""How much of its privacy a federation has spent, round by round, and when it must stop.
+"""The privacy a federation has spent, round by round, and when it must stop.
 
-Everything follows from the rounds that were played, so that a run that is resumed goes on counting where it was.
+Everything follows from the completed rounds, so that a resumed run continues counting where it stopped.
 """
 
 import math
@@ -15,7 +15,7 @@ from fedacg.simulation.metrics import RoundMetrics
 
 
 class Account:
-    """What a promise costs clients that take part by coins of probability `rate`; 1 where there are no coins."""
+    """The cost of a promise to clients that take part by coins of probability `rate`; 1 without coins."""
 
     def __init__(self, promise: Promise, *, rate: float, clients: int, expected: int, rounds: int) -> None:
         self.promise, self.rate = promise, rate if promise.amplified else 1.0
@@ -30,9 +30,7 @@ class Account:
             self._most = most_releases(self._mechanism, promise.budget, promise.delta, most=rounds)
             if not self._most:
                 first = f"the first round costs ε = {self._mechanism.epsilon(1, promise.delta):.3g}"
-                raise SettingError(
-                    "method.budget", f"{promise.budget:g}", f"{first} already; more noise costs less"
-                )
+                raise SettingError("method.budget", f"{promise.budget:g}", f"{first} alone; more noise costs less")
 
     def scores(self, history: Sequence[RoundMetrics], asked: Sequence[int] | None = None) -> dict[str, float]:
         """The figures after these rounds, and one more where its clients are given, for `RoundMetrics.scores`."""
@@ -45,7 +43,7 @@ class Account:
         return found
 
     def stop(self, history: Sequence[RoundMetrics], asked: Sequence[int] | None = None) -> str:
-        """Why a further round would cost too much after these, nothing if it does not."""
+        """Why another round would cost too much after these; empty if it would not."""
         releases = self._releases(history, asked)
         if self._most is None or releases < self._most:
             return ""

@@ -1,4 +1,4 @@
-"""Rounds that wait for nobody: a second loop beside federation.py, with the same server rules and clients.
+"""Asynchronous rounds: a second loop beside federation.py, with the same server rules and clients.
 
 M clients are always at work. Whenever one answers, the next is asked at once, with what the server broadcasts at
 that moment. As soon as `buffer` answers have come, the server moves; such a step is what a round is here. An
@@ -34,7 +34,7 @@ from fedacg.simulation.replies import Replies
 from fedacg.simulation.sampling import Sampling
 
 STALENESS = "clock/staleness"
-"""The figure of a round that says how many steps ago its answers were asked for, in the mean."""
+"""The figure with the mean number of steps since a round's answers were asked for."""
 VERSION = "version/"
 """What is kept of earlier broadcasts has names that begin like this."""
 _MOST_DRAWS = 1000

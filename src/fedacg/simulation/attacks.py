@@ -1,9 +1,9 @@
-"""What bad clients do, for settings `failures.bad` and `failures.attack`: they train on wrong labels or send lies.
+"""Attacks by bad clients (`failures.bad` and `failures.attack`): they train on wrong labels or send false updates.
 
     sign-flip   Δ_i ← −s Δ_i                        scale       Δ_i ← s Δ_i
     noise       Δ_i ← s‖Δ_i‖ times a random direction   label-flip  trains on C − 1 − y for y
 
-A lie is told after the local steps and before the upload chain: what the chain bounds stays bounded.
+The update is changed after the local steps and before the upload chain, so the chain's bounds still hold.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fedacg.data.examples import Examples, labels
 
 @dataclass(frozen=True)
 class Mislabelled:
-    """Examples whose label y is told as C − 1 − y."""
+    """Examples with the label C − 1 − y in place of y."""
 
     base: Examples
     classes: int

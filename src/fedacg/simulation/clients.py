@@ -1,4 +1,4 @@
-"""How single clients fare: what the model does on each one's own examples, and the figures of all of them."""
+"""Evaluation on single clients: the model's results on each client's examples, and figures over all clients."""
 
 import csv
 import io
@@ -21,11 +21,11 @@ class ClientFigures:
     client: int
     name: str
     examples: int
-    """Those that it trains on."""
+    """Number of training examples."""
     tested: int
-    """Those that it was measured on."""
+    """Number of examples it was evaluated on."""
     accuracy: float | None
-    """None where the task has none, such as a regression."""
+    """None if the task has no accuracy, such as a regression."""
     loss: float
     personal_accuracy: float | None = None
     """After fine-tuning; None without."""
@@ -33,7 +33,7 @@ class ClientFigures:
 
     @classmethod
     def of(cls, row: Tensor, client: int, name: str, examples: int, tuned: bool) -> "ClientFigures":
-        """From what a worker measured."""
+        """From a worker's measurements."""
         tested, loss, correct, counted, later_loss, later_correct, later_counted = row.tolist()
         return cls(
             client=client,
@@ -77,7 +77,7 @@ def _of(values: Sequence[float], prefix: str, *, best_first: bool) -> dict[str, 
 
 
 def to_csv(clients: Sequence[ClientFigures]) -> str:
-    """A line for every client, full precision; columns that nobody has a figure for are left out."""
+    """One line per client, in full precision; columns without any figure are left out."""
     lines = [asdict(each) for each in clients]
     names = [each.name for each in fields(ClientFigures) if any(line[each.name] is not None for line in lines)]
     out = io.StringIO()

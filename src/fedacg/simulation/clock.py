@@ -29,7 +29,7 @@ from fedacg.simulation.engine import Job
 from fedacg.simulation.worker import FEW, rehearse
 
 CLOCK = "clock/seconds"
-"""The figure of a round that says how many seconds of a real federation have passed by its end."""
+"""The figure with the seconds of a real federation that have passed by the end of a round."""
 
 
 @dataclass(frozen=True)

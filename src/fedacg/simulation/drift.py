@@ -1,7 +1,7 @@
 """How a round's local models spread: cheap figures, recorded in every round.
 
-They are summed up as the updates arrive, in the memory of two vectors whatever the cohort. What takes the local
-models themselves lives in analysis/.
+They are summed up as the updates arrive, in the memory of two vectors whatever the cohort. Analyses that need the
+local models themselves are in analysis/.
 """
 
 import math
@@ -16,7 +16,7 @@ from fedacg.simulation.replies import Arrivals
 
 
 def stage_slices(module: nn.Module) -> dict[str, slice]:
-    """Where the stages and the head of a network lie in its flat vector; nothing for one without stages."""
+    """The positions of a network's stages and head in its flat vector; empty for one without stages."""
     if not isinstance(module, StagedModel):
         return {}
     parts = {f"stage {number}": stage for number, stage in enumerate(module.stages)} | {"head": module.head}
@@ -56,7 +56,7 @@ class Drift:
         """The figures are ready."""
 
     def figures(self, m: Tensor | None) -> dict[str, Any]:
-        """What `metrics.jsonl` has of a round in which somebody answered; m is the server's momentum after it.
+        """The figures of a round with answers for `metrics.jsonl`; m is the server's momentum after it.
 
         divergence   √(Σ ω_i ‖w_i − w̄‖²), w̄ = Σ ω_i w_i; relative to ‖w̄‖; and of every stage and the head
         distance     Σ ω_i ‖w_i − φ‖; relative to ‖φ‖

@@ -1,4 +1,4 @@
-"""What every engine does: train a cohort's clients and evaluate a model, with the same result to the bit.
+"""The interface of engines: train a cohort's clients and evaluate a model, with the same result to the bit.
 
 The round loop knows an engine by what is here; the engines themselves are in fedacg.engines.
 """
@@ -27,9 +27,9 @@ from fedacg.models.staged import StagedModel
 from fedacg.simulation.scoring import Aim, Evaluation
 
 Held = Literal["test", "validation"]
-"""What no client trains on."""
+"""Parts of the data that no client trains on."""
 See = Callable[[Tensor, Tensor], None]
-"""Is shown the outputs and labels of one chunk after the other."""
+"""A function that gets the outputs and labels of each chunk in turn."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker must have to serve any client of a run; given to it once."""
+    """Everything a worker needs to serve any client of a run; given to it once."""
 
     module: nn.Module
     channels_last: bool
@@ -70,21 +70,21 @@ class Job:
 
     @cached_property
     def aim(self) -> Aim:
-        """What is to be learned, from the loss and the first chunk of labels there are."""
+        """The learning task, judged by the loss and the first chunk of labels."""
         known = next((held for part in get_args(Held) if len(held := self.held(part))), self.data.clients[0])
         sample = labels(known, torch.arange(min(len(known), self.evaluate_batch)))
         return Aim.of(self.method.empirical.function, sample)
 
     @cached_property
     def traffic(self) -> "Traffic":
-        """What crosses the network and is kept for one client, seen in a rehearsal of one step."""
+        """What one client sends, receives and keeps, found in a rehearsal of one step."""
         from fedacg.simulation.worker import rehearse
 
         return rehearse(self)
 
 
 class Network:
-    """What a server rule may know of a job's model, found out when it asks; a `methods.rules.Network`."""
+    """What a server rule may know of a job's model, computed on demand; a `methods.rules.Network`."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -95,19 +95,19 @@ class Network:
 
     @cached_property
     def width(self) -> int:
-        """How many features the head takes, seen with one example."""
+        """The number of features the head takes, found with one example."""
         data = self._job.data
         client = next(c for c in range(len(data.clients)) if data.clients.size(c))
         x, _ = data.clients[client].fetch(torch.arange(1))
         inputs = feed(self._flat, data.pipeline, x)
         if not isinstance(inputs, Tensor):
-            raise InputError("data: inputs are several tensors, and a model made of stages takes one")
+            raise InputError("data: inputs are several tensors, but a model made of stages takes one")
         with torch.no_grad():
             return self._staged.features(inputs).shape[1]
 
     def head(self, vector: Tensor, features: Tensor) -> Tensor:
         if next(self._staged.head.buffers(), None) is not None:
-            raise InputError("model: its head has buffers, and this method has the server use heads of clients")
+            raise InputError("model: its head has buffers, but with this method the server uses clients' heads")
         parameters = {
             name.removeprefix("head."): part
             for name, part in self._flat.unfold(vector).items()
@@ -192,6 +192,17 @@ class Answers:
     def of_one(cls, task: Task, answer: Answer) -> "Answers":
         """The answer of a client that was trained alone."""
         return cls([task], [answer.examples], [answer.loss], as_row(answer.upload), as_row(answer.keep))
+
+    def ordered(self, index: Tensor) -> "Answers":
+        """The same with its clients in another order."""
+        places = index.tolist()
+        return Answers(
+            [self.tasks[place] for place in places],
+            [self.examples[place] for place in places],
+            [self.losses[place] for place in places],
+            upload={name: rows[index] for name, rows in self.upload.items()},
+            keep={name: rows[index] for name, rows in self.keep.items()},
+        )
 
     def __iter__(self) -> Iterator[Answer]:
         uploads, kept = self._rows(self.upload), self._rows(self.keep)

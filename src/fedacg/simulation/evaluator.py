@@ -1,4 +1,4 @@
-"""How a model does: on the test and validation data, on single clients, and where there is no common model."""
+"""Evaluation of a model: on test and validation data, on single clients, and without a common model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,7 +16,7 @@ from fedacg.simulation.scoring import Evaluation, Metric, Scorer, total
 
 
 class Evaluator:
-    """What is looked at in which round, and by whom."""
+    """Decides what each round evaluates, and evaluates it."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Evaluator:
         self._kept, self._metrics = kept, metrics
         self._alone = _Alone()
         self.clients: tuple[ClientFigures, ...] = ()
-        """How single clients fared when they were last measured."""
+        """The results of single clients in their last evaluation."""
 
     def due(self, state: State, round: Round, history: Sequence[RoundMetrics], trained: Sequence[int]) -> "Tested":
         """What a round is to be evaluated on, after these clients have trained in it."""
@@ -42,11 +42,11 @@ class Evaluator:
         return tested
 
     def lacks(self, number: int) -> bool:
-        """Whether a round was not evaluated on all that the last one is evaluated on."""
+        """Whether a round lacks evaluations that the last round of a run has."""
         return bool(self._parts() - self._due(number)) or self._unmeasured(number)
 
     def rest(self, state: State, round: Round, history: Sequence[RoundMetrics]) -> "Tested":
-        """That which it lacks."""
+        """The missing evaluations."""
         tested = self._look(state, self._parts() - self._due(round.number), round, history)
         if self._unmeasured(round.number):
             tested.scores.update(self._measure(state, round))
@@ -59,7 +59,7 @@ class Evaluator:
         return {"test", "validation"} if self._job.data.validation is not None else {"test"}
 
     def _due(self, number: int) -> set[Held]:
-        """What is looked at in a round: nothing between evaluations; the test set perhaps only at the end."""
+        """What a round evaluates: nothing between evaluations; the test set perhaps only at the end."""
         if number == self._rounds:
             return self._parts()
         if number % self._settings.every:
@@ -67,7 +67,7 @@ class Evaluator:
         return self._parts() if self._settings.test == "every" else self._parts() - {"test"}
 
     def _look(self, state: State, parts: set[Held], round: Round, history: Sequence[RoundMetrics]) -> "Tested":
-        """How the server's model does on these parts of the data; where there is none, how the clients' do."""
+        """Evaluate the server's model on these parts of the data; without one, the clients' models."""
         model = {"theta": released(state), "buffers": state["buffers"]}
         found = Tested()
         for part in sorted(parts):
@@ -81,7 +81,7 @@ class Evaluator:
         return found
 
     def _look_alone(self, model: Message, part: Held, round: Round, history: Sequence[RoundMetrics]) -> Evaluation:
-        """How the clients' own models do on a part of the data, added up over all clients."""
+        """Evaluate the clients' own models on a part of the data, summed over all clients."""
         visited = {client for metrics in history for client in metrics.arrived} | self._alone.trained
         tasks = [
             Task(round, client, 0, part) for client in sorted(visited) if (part, client) not in self._alone.known
@@ -97,7 +97,7 @@ class Evaluator:
         return total([known[part, client if client in visited else None] for client in everybody])
 
     def _measure(self, state: State, round: Round) -> dict[str, float]:
-        """How single clients fare; the table is kept until the next time."""
+        """Evaluate single clients; the table is kept until the next time."""
         measured, steps = self._job.measured, self._settings.client_steps
         assert measured is not None
         tested = [client for client in range(len(measured.test)) if measured.test.size(client)]
@@ -118,7 +118,7 @@ class Evaluator:
 
 
 class _Alone:
-    """Where there is no common model: how clients' own did on a part since they last changed; None is nobody's."""
+    """Without a common model: results of clients' own models on a part since they last changed; None for none."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Held, int | None], Evaluation] = {}
@@ -130,7 +130,7 @@ class _Alone:
 
 
 class Tested:
-    """What the evaluation of a round gives."""
+    """The results of a round's evaluation."""
 
     def __init__(self) -> None:
         self.accuracy: float | None = None

@@ -1,10 +1,12 @@
 """The round loop, Algorithm 1 of the paper: sample, broadcast, train in parallel, aggregate, evaluate.
 
-Knows neither processes nor the run folder: an engine trains, and whoever iterates over the rounds saves them.
+It knows neither processes nor the run folder: an engine trains, and the caller that iterates over rounds saves
+them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from time import perf_counter
 from typing import Protocol
 
@@ -47,16 +49,16 @@ class Memory(Protocol):
     """What clients keep between rounds."""
 
     def read(self, client: int) -> Message:
-        """What a client kept of its last visit, nothing before its first."""
+        """What a client kept from its last visit; empty before its first."""
         ...
 
     def write(self, round: int, client: int, state: Message) -> None:
-        """Keep what a client takes away from a round."""
+        """Store what a client keeps from a round."""
         ...
 
 
 class Federation:
-    """A job, who takes part, and the engine that does the work; `server` is whole at every instant."""
+    """A job, its participants, and the engine that does the work; `server` is consistent at every instant."""
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class Federation:
     ) -> None:
         self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
         self.sampling, self._evaluate = sampling, evaluate
+        self._size = cache(job.data.clients.size)
         self._drift, self._network = Drift(job.module), Network(job)
         self._probes = (self._drift, *probes)
         self.server = first_server(job)
@@ -80,14 +83,14 @@ class Federation:
         self._history: list[RoundMetrics] = []
         self._evaluator = Evaluator(job, engine, evaluate, rounds, memory.read, metrics or {})
         self.account = account
-        """What privacy has been spent, where a method promises some."""
+        """The privacy spent, if the method promises any."""
 
     def resume(self, server: ServerState, history: Iterable[RoundMetrics]) -> None:
-        """Go on from where an earlier federation stood, after the rounds it has played."""
+        """Continue from where an earlier federation stopped, after its rounds."""
         self.server, self._history = server, list(history)
 
     def run(self) -> Iterator[RoundMetrics]:
-        """Play the rounds that are left, one at a time."""
+        """Run the remaining rounds, one at a time."""
         self._setup()
         for number in range(self.server.round + 1, self.rounds + 1):
             metrics = self._play(self._context(number))
@@ -101,7 +104,7 @@ class Federation:
             self._ready = True
 
     def _play(self, round: Round) -> RoundMetrics:
-        """One round: who takes part, what they are sent, what they answer, and where that takes the server."""
+        """One round: sample, broadcast, train, aggregate."""
         rule, state, start = self.job.method.rule, self.server.vectors, perf_counter()
         attendance = self.sampling.attendance(round.number, self._history)
         tasks = self._tasks(round, attendance)
@@ -116,7 +119,7 @@ class Federation:
             for reply in group:
                 totals.add(reply)
             self._keep(round, answers)
-        if totals.count or rule.always:  # by default, when nobody answers, nothing moves and nothing decays
+        if totals.count or rule.always:  # by default, without answers nothing moves and nothing decays
             moved = rule.step(state, totals, round)
             buffers = replies.buffers if rule.common else state["buffers"]
             state = {**moved, "buffers": moved["buffers"] if rule.moves_buffers else buffers}
@@ -150,9 +153,9 @@ class Federation:
         training: Training,
         scores: Mapping[str, float],
     ) -> RoundMetrics:
-        """Evaluate where a round has taken the server, and measure it.
+        """Evaluate the server after a round, and measure the round.
 
-        `since` is when it began and how long clients were waited for, `sent` bytes down and up.
+        `since` is when it began and how long it waited for clients, `sent` are bytes down and up.
         """
         start, waited = since
         aggregated = perf_counter()
@@ -182,7 +185,7 @@ class Federation:
         )
 
     def _time(self, seconds: float) -> dict[str, float]:
-        """Where the clock stands when a round ends that took so long; nothing without a clock."""
+        """The clock's time after a round of this duration; empty without a clock."""
         if self.sampling.clock is None:
             return {}
         before = self._history[-1].score(CLOCK) if self._history else 0.0
@@ -193,14 +196,13 @@ class Federation:
         return Round(number, len(self.job.data.clients), self.sampling.size, lr, self.job.seed, self.rounds)
 
     def _tasks(self, round: Round, attendance: Attendance) -> list[Task]:
-        """The work of those who are to answer."""
-        size, steps_for = self.job.data.clients.size, self.job.local.steps_for
-        stragglers = set(attendance.stragglers)
+        """The tasks of the clients that will answer."""
+        steps_for, stragglers = self.job.local.steps_for, set(attendance.stragglers)
         return [
             Task(
                 round,
                 client,
-                self.sampling.steps(steps_for(size(client)), client in stragglers),
+                self.sampling.steps(steps_for(self._size(client)), client in stragglers),
                 bad=client in self.sampling.bad,
             )
             for client in attendance.answered
@@ -209,7 +211,7 @@ class Federation:
     def _broadcast(
         self, state: State, round: Round, tasks: Sequence[Task]
     ) -> tuple[State, Message, "_FirstExchange"]:
-        """What is sent to the cohort, after a first exchange of full gradients where the rule asks for one."""
+        """The broadcast, after a first exchange of full gradients if the rule asks for one."""
         rule, first = self.job.method.rule, _FirstExchange()
         broadcast = rule.broadcast(state, round)
         if rule.first_exchange and tasks:
@@ -221,20 +223,19 @@ class Federation:
         return state, {**broadcast, "buffers": state["buffers"]}, first
 
     def _weights(self, tasks: Sequence[Task], training: Training) -> list[float]:
-        """ω_i of those who answer."""
-        size = self.job.data.clients.size
-        return self.sampling.weigh([size(task.client) for task in tasks if task.client not in training.lost])
+        """ω_i of the clients that answer."""
+        return self.sampling.weigh([self._size(task.client) for task in tasks if task.client not in training.lost])
 
     def _keep(self, round: Round, answers: Answers) -> None:
-        """Put away what clients take home."""
+        """Store what clients keep."""
         if answers.keep:
             for answer in answers:
                 self.memory.write(round.number, answer.client, answer.keep)
 
     def conclude(self) -> RoundMetrics | None:
-        """The last round with all that the last round of a run is evaluated on; None where nothing was missing.
+        """The last round with the full evaluation of a run's last round; None if nothing was missing.
 
-        For a run that ends before it was meant to.
+        For a run that ends early.
         """
         if not self._history or not self._evaluator.lacks(self._history[-1].round):
             return None
@@ -253,7 +254,7 @@ class Federation:
 
     @property
     def clients(self) -> tuple[ClientFigures, ...]:
-        """How single clients fared when they were last measured."""
+        """The results of single clients in their last evaluation."""
         return self._evaluator.clients
 
 
@@ -274,5 +275,5 @@ class _FirstExchange:
                 total = term if total is None else total.add_(term)
         self.seconds = perf_counter() - start
         if total is None:
-            raise RunError("nobody answered in the first exchange of a round")
+            raise RunError("no client answered in the first exchange of a round")
         return total

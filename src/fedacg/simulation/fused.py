@@ -3,7 +3,7 @@
 When a model is small, training one client at a time is all overhead. Here every step is taken by a whole group in
 one batched computation, with the same operations in the same order as in local.py and the same examples in every
 batch, so that a row ends where the client alone would, up to rounding. Which groups there are, and where their
-results go, is the engines' matter; whether it pays and whether it can be done at all is told here.
+results go, is the engines' matter; whether it pays and whether it is possible at all is decided here.
 """
 
 import warnings
@@ -64,10 +64,9 @@ def train(
 
 def _columns(rates: Sequence[Sequence[float]], w: Tensor) -> Tensor:
     """For every step a column of the clients' rates, zero where a client has no such step."""
-    columns = torch.zeros(len(rates[0]), len(rates), 1, dtype=w.dtype)
-    for row, mine in enumerate(rates):
-        columns[: len(mine), row, 0] = torch.tensor(mine, dtype=w.dtype)
-    return columns.to(w.device)
+    most = len(rates[0])
+    rows = [[*mine, *[0.0] * (most - len(mine))] for mine in rates]
+    return torch.tensor(rows, dtype=w.dtype).T.unsqueeze(2).to(w.device)
 
 
 class _Gradient:

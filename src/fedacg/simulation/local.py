@@ -65,7 +65,7 @@ class Adam(Optimiser):
 
 
 def make_optimiser(settings: LocalSettings, w: Tensor) -> Optimiser:
-    """The optimiser that settings describe, for vectors or rows like w."""
+    """The optimiser for these settings, for vectors or rows like w."""
     return SGD(settings, w) if settings.optimiser == "sgd" else Adam(settings, w)
 
 

@@ -1,4 +1,4 @@
-"""What one round measured, and its line of `metrics.jsonl`.
+"""The measurements of one round, and its line of `metrics.jsonl`.
 
 Accuracies are fractions; percent is a matter of display.
 """
@@ -29,7 +29,7 @@ class RoundMetrics:
     examples: int
     """Training examples of those that answered."""
     train_loss: float
-    """NaN in a round that nobody answered."""
+    """NaN in a round without answers."""
     bytes_down: int
     bytes_up: int
     seconds_train: float
@@ -40,7 +40,7 @@ class RoundMetrics:
     answered: tuple[int, ...] | None = None
     """The clients of the cohort whose update arrived."""
     stragglers: tuple[int, ...] | None = None
-    """Those of them that did only part of their steps, if there were any."""
+    """The clients of those that did only part of their steps, if any."""
     client_losses: tuple[float, ...] | None = None
     """Of those that answered."""
     drift: Mapping[str, Any] | None = None
@@ -65,12 +65,12 @@ class RoundMetrics:
 
     @property
     def evaluated(self) -> bool:
-        """Whether the model was looked at in this round, on whatever data."""
+        """Whether the model was evaluated in this round, on any data."""
         held = (name.partition("/")[0] in EVALUATED for name in self.scores or {})
         return self.test_loss is not None or any(held)
 
     def unevaluated(self, *, test_only: bool = False) -> "RoundMetrics":
-        """The same without what an evaluation found, as of a round that is not the last after all."""
+        """The same without evaluation results, for a round that is no longer the last."""
         sets = ("test",) if test_only else EVALUATED
         kept = {name: value for name, value in (self.scores or {}).items() if name.partition("/")[0] not in sets}
         return replace(self, test_accuracy=None, test_loss=None, scores=kept or None)
@@ -83,9 +83,9 @@ class RoundMetrics:
 
     @classmethod
     def from_json(cls, line: bytes | str, *, sealed: bool = False) -> Self:
-        """The record of one line; null is read as NaN, so that a diverged round stays one.
+        """The record of one line; null is read as NaN, so that a diverged round stays diverged.
 
-        A checksum must fit, and with `sealed` there must be one.
+        A checksum must match, and with `sealed` there must be one.
         """
         record = files.unseal(line if isinstance(line, bytes) else line.encode(), sealed=sealed)
         known = {name: read(name, record.pop(name)) for name, read in _READERS.items() if name in record}
@@ -93,7 +93,7 @@ class RoundMetrics:
         if missing:
             raise InputError(f"lacks {', '.join(missing)}")
         try:
-            _finite(record)  # what cannot be written back is not taken in
+            _finite(record)  # what could not be written back is refused
         except RecursionError:
             raise InputError("is nested too deeply") from None
         return cls(**known, extra=record)
@@ -110,7 +110,7 @@ def _finite(value: Any) -> Any:
 
 
 _MOST = 2**63 - 1
-"""Of whole numbers: what counters of other programs hold."""
+"""Largest whole number: 64-bit counters of other programs can hold it."""
 _LONGEST = 1e12
 """Seconds; far above what a run can take, and far below where sums overflow."""
 
@@ -180,7 +180,7 @@ def _scores(name: str, value: object) -> dict[str, float]:
 
 
 def _shown(value: object) -> str:
-    """A value as it is named in an error: its beginning, if it is long."""
+    """A value as errors show it: a long one is cut short."""
     text = f"of {value.bit_length()} bits" if isinstance(value, int) and abs(value) > _MOST else ascii(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
@@ -205,9 +205,9 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "scores": _scores,
 }
 FIGURES = ("test_accuracy", "test_loss", "train_loss", "lr")
-"""Those of the fields that a target, a callback or a curve may ask for by name, beside all `scores`."""
+"""The fields that a target, a callback or a curve may name, besides all `scores`."""
 EVALUATED = ("test", "validation", "clients")
-"""The sets whose figures in `scores` come of evaluations, which not every round has."""
+"""The sets whose figures in `scores` come from evaluations, which not every round has."""
 _REQUIRED = [
     item.name for item in fields(RoundMetrics) if item.default is MISSING and item.default_factory is MISSING
 ]

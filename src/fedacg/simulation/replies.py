@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from time import perf_counter
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from fedacg.simulation.schedule import rates_of_steps, total_rate
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What came of some clients: their updates as the server sees them, a row each."""
+    """The updates of some clients as the server sees them, one row each."""
 
     clients: Sequence[int]
     weights: Sequence[float]
@@ -28,7 +29,7 @@ class Arrivals:
 
 
 class Probe(Protocol):
-    """Something that looks on as a round's updates arrive; it changes nothing."""
+    """An observer of a round's updates as they arrive; it changes nothing."""
 
     def begin(self, round: int, broadcast: Message) -> None:
         """A round begins, with this message to its clients."""
@@ -39,7 +40,7 @@ class Probe(Protocol):
         ...
 
     def end(self) -> None:
-        """All that are to come have arrived."""
+        """All updates have arrived."""
         ...
 
 
@@ -59,6 +60,7 @@ class Replies:
         self._training, self._weights, self._probes = training, weights, probes
         for link in job.method.chain.links:
             link.hear(broadcast)
+        self._total_lr = cache(lambda *of: total_rate(rates_of_steps(job.local, *of)))
         self.clients: list[int] = []
         """Those that answered."""
         self.examples: list[int] = []
@@ -77,7 +79,7 @@ class Replies:
         return sum(weight * loss for weight, loss in zip(self._weights, self.losses, strict=True))
 
     def groups(self) -> Iterator[tuple[Answers, list[Reply]]]:
-        """What each group of clients answered, with the replies made of it."""
+        """The answers of each group of clients, with the replies made from them."""
         for probe in self._probes:
             probe.begin(self._round.number, self._broadcast)
         while (answers := self._wait()) is not None:
@@ -86,18 +88,13 @@ class Replies:
             weights = self._weights[first : first + len(answers.losses)]
             self._count(answers)
             deltas, buffers = tensors.pop("delta"), tensors.pop("buffers")
-            for change, weight in zip(buffers, weights, strict=True):
-                self.buffers.add_(change, alpha=weight)
+            if len(self.buffers):
+                for change, weight in zip(buffers, weights, strict=True):
+                    self.buffers.add_(change, alpha=weight)
             clients = [task.client for task in answers.tasks]
             for probe in self._probes:
                 probe.see(Arrivals(clients, weights, deltas, buffers))
-            yield (
-                answers,
-                [
-                    self._reply(answers, row, weights[row], {"delta": deltas, "buffers": buffers}, tensors)
-                    for row in range(len(clients))
-                ],
-            )
+            yield answers, self._made(answers, weights, deltas, buffers, tensors)
         for probe in self._probes:
             probe.end()
 
@@ -131,19 +128,29 @@ class Replies:
         self.examples.extend(answers.examples)
         self.losses.extend(answers.losses)
 
-    def _reply(self, answers: Answers, row: int, weight: float, sent: Message, extras: Message) -> Reply:
-        task, examples = answers.tasks[row], answers.examples[row]
-        epoch = -(-examples // self._job.local.batch)
-        return Reply(
-            client=task.client,
-            weight=weight,
-            share=1 / len(self._weights),
-            examples=examples,
-            steps=task.steps,
-            total_lr=total_rate(rates_of_steps(self._job.local, task.round.lr, task.steps, epoch)),
-            loss=answers.losses[row],
-            delta=sent["delta"][row],
-            buffers=sent["buffers"][row],
-            extras={name: rows[row] for name, rows in extras.items()},
-            payloads={name: rows[row] for name, rows in answers.upload.items() if is_encoded(name)},
-        )
+    def _made(
+        self, answers: Answers, weights: Sequence[float], deltas: Tensor, buffers: Tensor, extras: Message
+    ) -> list[Reply]:
+        """A reply for every row of what a group of clients sent."""
+        local, share = self._job.local, 1 / len(self._weights)
+        delta, buffer = deltas.unbind(), buffers.unbind()
+        extra = {name: rows.unbind() for name, rows in extras.items()}
+        encoded = is_encoded if self._job.method.chain.links else lambda _: False
+        payload = {name: rows.unbind() for name, rows in answers.upload.items() if encoded(name)}
+        nothing: Message = {}  # one for all: replies are many
+        return [
+            Reply(
+                client=task.client,
+                weight=weights[row],
+                share=share,
+                examples=examples,
+                steps=task.steps,
+                total_lr=self._total_lr(task.round.lr, task.steps, -(-examples // local.batch)),
+                loss=answers.losses[row],
+                delta=delta[row],
+                buffers=buffer[row],
+                extras={name: rows[row] for name, rows in extra.items()} if extra else nothing,
+                payloads={name: rows[row] for name, rows in payload.items()} if payload else nothing,
+            )
+            for row, (task, examples) in enumerate(zip(answers.tasks, answers.examples, strict=True))
+        ]

@@ -1,7 +1,7 @@
-"""Who takes part in a round: who is there, who is asked, who answers, and who does only part of the work.
+"""Participation in a round: which clients are available, asked, answer, and do only part of the work.
 
 All of it follows from (seed, round, client), so it needs no state and resumes exactly. Costs follow the cohort;
-only a population that changes costs a pass over it, once a stage.
+only a changing population costs a pass over it, once per stage.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,50 +30,49 @@ class Attendance:
 
     asked: tuple[int, ...]
     answered: tuple[int, ...]
-    """Those of the asked whose update arrives."""
+    """Asked clients whose update arrives."""
     stragglers: tuple[int, ...]
-    """Those of the answered who do only part of their steps."""
+    """Answering clients that do only part of their steps."""
     seconds: float = 0.0
-    """How long the round takes by the clock, if there is one."""
+    """The duration of the round by the clock, if there is one."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What a sampler of one's own may know when it chooses the clients of a round."""
+    """What a custom sampler may know when it chooses the clients of a round."""
 
     round: int
     """Counted from 1."""
     clients: int
     """N; clients are numbered from 0."""
     present: NDArray[np.int64] | None
-    """Who is there, in ascending order; None is everybody."""
+    """The available clients, in ascending order; None means all."""
     count: int
-    """M, how many are meant to be asked."""
+    """M, the intended number of clients."""
     random: np.random.Generator
     """The round's own stream: use no other randomness, and the run resumes exactly."""
     history: Sequence[RoundMetrics]
-    """The rounds so far, the same after a resume; what each client's loss was is there with
-    `evaluate.client_losses`."""
+    """The rounds so far, the same after a resume; with `evaluate.client_losses` they have each client's loss."""
 
 
 Sampler = Callable[[Draw], Sequence[int]]
 
 
 class Presence(Protocol):
-    """Who is there to be asked, round by round."""
+    """The available clients, round by round."""
 
     @property
     def size(self) -> int:
-        """How many are there at a time."""
+        """The number of clients available at a time."""
         ...
 
     def present(self, round: int) -> NDArray[np.int64] | None:
-        """Who is there in a round, in ascending order; None is everybody."""
+        """The clients available in a round, in ascending order; None means all."""
         ...
 
 
 class Population:
-    """The presence that settings describe: everybody, or a set that changes from stage to stage."""
+    """The presence that settings describe: all clients, or a set that changes from stage to stage."""
 
     def __init__(self, settings: PopulationSettings, clients: int, seed: int) -> None:
         settings.check(clients)
@@ -83,11 +82,11 @@ class Population:
 
     @property
     def size(self) -> int:
-        """How many are there at a time."""
+        """The number of clients available at a time."""
         return self._settings.present or self._clients
 
     def present(self, round: int) -> NDArray[np.int64] | None:
-        """Who is there in a round, in ascending order; None is everybody."""
+        """The clients available in a round, in ascending order; None means all."""
         if not self._settings.present:
             return None
         stage = (round - 1) // self._settings.stage
@@ -105,13 +104,13 @@ class Population:
             return
         absent = np.setdiff1d(np.arange(self._clients), self._members, assume_unique=True)
         leave = np.flatnonzero(rng.random(len(self._members)) < self._settings.replace)
-        leave = rng.permutation(leave)[: len(absent)]  # nobody leaves whose place nobody could take
+        leave = rng.permutation(leave)[: len(absent)]  # a client leaves only if another can replace it
         self._members[leave] = rng.choice(absent, size=len(leave), replace=False)
         self._members.sort()
 
 
 class Sampling:
-    """Draws a federation's rounds, or takes the cohorts from a list that was given."""
+    """Draws the cohorts of a federation, or takes them from a list."""
 
     def __init__(
         self,
@@ -133,18 +132,18 @@ class Sampling:
         self._presence: Presence = presence or Population(population, clients, seed)
         self._sampler = load_function(_KEY, cohort.draw) if is_plugin(cohort.draw) else sampler
         if cohort.draw == GIVEN and self._sampler is None and cohorts is None:
-            raise SettingError(_KEY, repr(GIVEN), "its sampler was given from Python; run that program again")
+            raise SettingError(_KEY, repr(GIVEN), "the sampler was given from Python; run that program again")
 
     @property
     def size(self) -> int:
-        """M, the number of clients that are meant to be asked in a round; the largest where they were given."""
+        """M, the intended number of clients per round; the largest of given cohorts."""
         if self._cohorts is not None:
             return max(map(len, self._cohorts))
         return self._cohort.count(self._presence.size)
 
     @property
     def coin(self) -> float:
-        """The probability with which each client takes part by a coin of its own; 1 where there are no coins."""
+        """The probability with which each client takes part by its own coin; 1 without coins."""
         settled = isinstance(self._presence, Population)
         if self._cohorts is not None or self._cohort.draw != "coin" or (self._cohort.size and not settled):
             return 1.0
@@ -152,7 +151,7 @@ class Sampling:
 
     @cached_property
     def bad(self) -> frozenset[int]:
-        """The clients that lie, where settings have some."""
+        """The bad clients, if settings have any."""
         count = round(self._failures.bad * self._clients)
         if not count:
             return frozenset()
@@ -173,7 +172,7 @@ class Sampling:
         return Attendance(tuple(asked), tuple(taken), tuple(c for c in stragglers if c in taken), seconds)
 
     def steps(self, planned: int, straggles: bool) -> int:
-        """K of a client that was to do so many steps."""
+        """K of a client, given its full number of steps."""
         return max(1, round(self._failures.work * planned)) if straggles else planned
 
     def weigh(self, examples: Sequence[int]) -> list[float]:
@@ -194,7 +193,7 @@ class Sampling:
         if self._sampler is not None:
             return self._chosen(self._sampler, Draw(round, self._clients, present, count, rng, history))
         if self._cohort.draw == "coin":
-            # As many heads as so many coins show, and then who they were: the same as a coin for everyone.
+            # The number of heads first, then which clients: the same distribution as a coin for every client.
             chance = self._cohort.fraction * self._over if not self._cohort.size else count / there
             count = int(rng.binomial(there, min(1.0, chance)))
         if self._cohort.draw == "spaced":
@@ -206,7 +205,7 @@ class Sampling:
     def _rested(
         self, round: int, present: NDArray[np.int64] | None, history: Sequence[RoundMetrics]
     ) -> NDArray[np.int64]:
-        """Those who are there and were not asked in the last rounds."""
+        """Available clients that were not asked in the last rounds."""
         lately = [client for m in history if m.round > round - self._cohort.gap for client in m.cohort]
         everybody = np.arange(self._clients) if present is None else present
         return np.setdiff1d(everybody, np.array(lately, dtype=np.int64), assume_unique=False)
@@ -216,17 +215,17 @@ class Sampling:
         return self.clock.settings.over_select if self.clock else 1.0
 
     def _over_selected(self, count: int) -> int:
-        """How many are asked where so many answers are wanted."""
+        """The number of clients to ask for this many answers."""
         return round(count * self._over)
 
     def _wanted(self, asked: int) -> int:
-        """How many answers are waited for when so many clients were asked."""
+        """The number of answers to wait for when this many clients were asked."""
         if self._over == 1 or self._cohorts is not None:
             return asked
         return round(asked / self._over) if self._cohort.draw == "coin" else min(asked, self.size)
 
     def _chosen(self, sampler: Sampler, draw: Draw) -> list[int]:
-        """What a sampler of the user's own says, checked."""
+        """The choice of a custom sampler, checked."""
         said = sampler(draw)
         try:
             chosen = sorted(index(client) for client in said)
@@ -236,7 +235,7 @@ class Sampling:
         there = range(self._clients) if draw.present is None else set(draw.present.tolist())
         for client in chosen:
             if client not in there:
-                raise InputError(f"{_KEY} = {self._cohort.draw}: chose client {client}, who is not there")
+                raise InputError(f"{_KEY} = {self._cohort.draw}: chose client {client}, which is not available")
         if len(set(chosen)) < len(chosen):
             raise InputError(f"{_KEY} = {self._cohort.draw}: chose a client twice")
         return chosen

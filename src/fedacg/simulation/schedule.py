@@ -9,7 +9,8 @@ within a round with (step, steps), counted from 0; it returns the factor on the 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import lru_cache
 from itertools import groupby
 
 from fedacg.config.sections import LocalSettings
@@ -20,23 +21,24 @@ Factor = Callable[[int, int], float]
 
 
 def rate_of_round(settings: LocalSettings, round: int, rounds: int) -> float:
-    """η_t, the rate that round t of so many starts with."""
+    """η_t, the rate that round t starts with."""
     rate = settings.lr * _over_rounds(settings, round, rounds)
     return rate * min(1.0, round / (settings.warmup + 1)) if settings.warmup else rate
 
 
-def rates_of_steps(settings: LocalSettings, lr: float, steps: int, epoch: int) -> list[float]:
-    """The rate of each of a client's K steps in a round that starts with η; its data make an epoch of so many."""
-    rates = [lr] * steps
+def rates_of_steps(settings: LocalSettings, lr: float, steps: int, epoch: int) -> tuple[float, ...]:
+    """The rate of each of a client's K steps in a round that starts with η; `epoch` is the steps of one epoch."""
+    rates = (lr,) * steps
     if settings.epoch_decay:
-        rates = [lr * settings.lr_decay ** (step // epoch) for step in range(steps)]
+        rates = tuple(lr * settings.lr_decay ** (step // epoch) for step in range(steps))
     if settings.within == "constant":
         return rates
     factor = _WITHIN.get(settings.within) or _own("local.within", settings.within)
-    return [rate * _checked("local.within", factor, step, steps) for step, rate in enumerate(rates)]
+    return tuple(rate * _checked("local.within", factor, step, steps) for step, rate in enumerate(rates))
 
 
-def total_rate(rates: Sequence[float]) -> float:
+@lru_cache
+def total_rate(rates: tuple[float, ...]) -> float:
     """The sum of the rates of some steps: K·η exactly where the rate is constant."""
     return sum(rate * len(list(same)) for rate, same in groupby(rates))
 

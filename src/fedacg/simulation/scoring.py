@@ -10,7 +10,7 @@ Which figures suit a task follows from the loss and the labels, by the first lin
                                       all 0 or 1: as with binary cross-entropy, of logits
                                       else regression
 
-Anything else has its loss alone. Outputs that are not numbers count as wrong.
+Anything else has only its loss. Outputs that are NaN count as wrong.
 """
 
 import math
@@ -33,7 +33,7 @@ _SQUARE_LOSSES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 
 @dataclass(frozen=True)
 class Aim:
-    """What is to be learned, as far as loss and labels say; the shape of the outputs says the rest."""
+    """The learning task, as far as loss and labels determine it; the shape of the outputs does the rest."""
 
     loss: Literal["binary", "regression", "other"]
     threshold: float
@@ -42,7 +42,7 @@ class Aim:
 
     @classmethod
     def of(cls, loss: LossFunction, labels: Tensor) -> "Aim":
-        """That of a loss and a sample of labels."""
+        """The task of a loss and a sample of labels."""
         threshold = 0.5 if loss is functional.binary_cross_entropy or isinstance(loss, nn.BCELoss) else 0.0
         if threshold or loss in _LOGITS or isinstance(loss, _LOGIT_LOSSES):
             kind: Literal["binary", "regression", "other"] = "binary"
@@ -61,7 +61,7 @@ def _look(y: Tensor) -> Literal["distributions", "zero or one", "numbers"]:
 
 @dataclass(frozen=True)
 class Hits:
-    """Several yes-or-no labels an example: right, wrongly yes, wrongly no, and examples without any mistake."""
+    """Several yes-or-no labels per example: true positives, false positives, false negatives, exact matches."""
 
     right: int
     false_yes: int
@@ -115,7 +115,7 @@ class Evaluation:
     loss: float
     correct: int = 0
     counted: int = 0
-    """The labels that were predicted, of which so many are correct; none where there is no accuracy."""
+    """The number of predicted labels, of which `correct` are right; 0 if there is no accuracy."""
     sums: Hits | Errors | None = None
     """Those of further figures."""
 
@@ -140,7 +140,7 @@ class Evaluation:
         return self.loss / self.examples
 
     def figures(self) -> dict[str, float]:
-        """What there is beside accuracy and loss, by name."""
+        """Further figures besides accuracy and loss, by name."""
         return self.sums.figures() if self.sums else {}
 
 
@@ -185,14 +185,14 @@ def _rows(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _largest(logits: Tensor, y: Tensor) -> tuple[int, int]:
-    """How many labels are the largest logit, and how many there are."""
+    """The number of labels that have the largest logit, and the number of labels."""
     # A row with an output that is not a number has no largest: it is wrong, whatever the label.
     right = (logits.argmax(dim=1) == y) & ~logits.isnan().any(dim=1)
     return int(right.sum()), int((y != IGNORED).sum())
 
 
 def _flat(values: Tensor) -> Tensor:
-    """A row an example."""
+    """One row per example."""
     return values.reshape(len(values), -1) if len(values) else values
 
 
@@ -239,15 +239,15 @@ _TAKEN = ("accuracy", "loss")
 
 
 def check_metrics(metrics: object) -> dict[str, Metric]:
-    """Metrics by name, as a user gives them; what cannot be one is refused. A class is called to make one."""
+    """Metrics by name, as given by a user and checked. A class is called to make an instance."""
     if not isinstance(metrics, Mapping):
         raise InputError(f"metrics = {metrics!r}: must be a dict from names to functions of (outputs, labels)")
     found: dict[str, Metric] = {}
     for name, metric in metrics.items():
         if not isinstance(name, str) or not name or not name.replace("_", "").replace("-", "").isalnum():
-            raise InputError(f"metrics: {name!r} is no name for one; must be letters, digits, _ and -")
+            raise InputError(f"metrics: {name!r} is not a valid name; must be letters, digits, _ and -")
         if name in _TAKEN:
-            raise InputError(f"metrics: {name!r} is measured anyway; give yours another name")
+            raise InputError(f"metrics: {name!r} is a built-in metric; use another name")
         if isinstance(metric, type):
             metric = metric()
         if not isinstance(metric, Accumulating) and not callable(metric):
@@ -273,7 +273,7 @@ class Scorer:
 
     @property
     def see(self) -> Callable[[Tensor, Tensor], None] | None:
-        """What is to be called with each part in order; None if nobody asks."""
+        """The function to call with each part in order; None without metrics."""
         return self._see if self._metrics else None
 
     def _see(self, outputs: Tensor, labels: Tensor) -> None:
@@ -286,7 +286,7 @@ class Scorer:
             self._labels.append(labels)
 
     def figures(self) -> dict[str, float]:
-        """What the metrics say."""
+        """The values of the metrics."""
         if not self._seen:
             return {}
         whole = (torch.cat(self._outputs), torch.cat(self._labels)) if self._outputs else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +70,7 @@ class Worker:
         self.flat = FlatModel(clone(job.module).to(self.device), channels_last=job.channels_last)
         self._data = settle(job.data, self.device)
         self._copies = FrozenCopies(job.module, job.channels_last, self.device)
+        self._schedule = lru_cache(partial(rates_of_steps, job.local))  # few clients of a round differ in it
         self._sent: Message = {}
         self._broadcast: Message = {}
         self._delta = torch.empty_like(self.flat.w)
@@ -133,14 +135,8 @@ class Worker:
 
         torch.sub(w, start, out=deltas)
         upload, keep = self._leave(tasks, w, deltas, w.new_empty(len(group), 0), kept)
-        back = torch.tensor(order).argsort()
-        return Answers(
-            group,
-            [len(clients[row]) for row in back.tolist()],
-            [losses[row] for row in back.tolist()],
-            upload={name: rows[back] for name, rows in upload.items()},
-            keep={name: rows[back] for name, rows in keep.items()},
-        )
+        answers = Answers(tasks, [len(examples) for examples in clients], losses, upload, keep)
+        return answers if tasks == list(group) else answers.ordered(torch.tensor(order).argsort())
 
     def _start(self, phi: Tensor) -> Tensor:
         """Where local steps start: at φ, unless a part moves the point."""
@@ -152,22 +148,24 @@ class Worker:
         self, tasks: Sequence[Task], w: Tensor, delta: Tensor, buffers: Tensor, kept: Message
     ) -> tuple[Message, Message]:
         """What clients send and what they keep, a row for each; `kept` has rows too."""
+        for row, task in enumerate(tasks):
+            if task.bad:
+                falsify(self.job.failures, as_rows(delta, len(tasks))[row], task.random("attack"))
+        chain = self.job.method.chain
+        using = tasks if chain.links else ()  # an empty chain has no use for memories and randomness
         links = _to({name: rows for name, rows in kept.items() if name.startswith(_LINKS)}, _HOST)
         memories = [
-            Memory({name: rows[row] for name, rows in links.items()}, {}, _LINKS) for row in range(len(tasks))
+            Memory({name: rows[row] for name, rows in links.items()}, {}, _LINKS) for row in range(len(using))
         ]
-        randoms = [task.random("link") for task in tasks]
-        for row, task in zip(as_rows(delta, len(tasks)), tasks, strict=True):
-            if task.bad:
-                falsify(self.job.failures, row, task.random("attack"))
-        departure = Departure(self.job.method.chain, w, memories, randoms, self._broadcast)
+        randoms = [task.random("link") for task in using]
+        departure = Departure(chain, w, memories, randoms, self._broadcast)
         for part in self.job.method.parts:
             part.end(delta, departure)
         upload = departure.finish(delta, buffers)
         keep: dict[str, Tensor] = {}
         for part in self.job.method.parts:
             keep |= {name: as_rows(tensor, len(tasks)) for name, tensor in part.keep(departure.arrived).items()}
-        for name in memories[0].keep:
+        for name in memories[0].keep if memories else ():
             keep[name] = torch.stack([memory.keep[name] for memory in memories])
         return upload, _to(keep, _HOST)
 
@@ -176,7 +174,7 @@ class Worker:
         rows, sizes = [], []
         for task in group:
             examples = self._data.clients[task.client]
-            assignment = self._assignment([task], [examples], broadcast, {}, [[]], self._delta)
+            assignment = self._assignment([task], [examples], broadcast, {}, [()], self._delta)
             for part in self.job.method.losses:
                 part.begin(assignment)
             rows.append(assignment.full_gradient().cpu())
@@ -184,7 +182,7 @@ class Worker:
         return Answers(group, sizes, [0.0] * len(group), upload={"gradient": torch.stack(rows)}, keep={})
 
     def _figures(self, group: Sequence[Task], broadcast: Message, kept: Message) -> Answers:
-        """How the broadcast model, or a client's own, does on the examples that clients are measured on."""
+        """Evaluate the broadcast model, or a client's own, on the examples for evaluating clients."""
         rows = torch.zeros(len(group), FIGURES, dtype=torch.float64)
         for row, task in enumerate(group):
             mine = _to({name: each[row] for name, each in kept.items()}, self.device)
@@ -266,9 +264,8 @@ class Worker:
             self._sent, self._broadcast = broadcast, _to(broadcast, self.device)
         return self._broadcast
 
-    def _rates(self, task: Task, examples: Examples) -> list[float]:
-        epoch = -(-len(examples) // self.job.local.batch)
-        return rates_of_steps(self.job.local, task.round.lr, task.steps, epoch)
+    def _rates(self, task: Task, examples: Examples) -> tuple[float, ...]:
+        return self._schedule(task.round.lr, task.steps, -(-len(examples) // self.job.local.batch))
 
     def _assignment(
         self,
@@ -276,7 +273,7 @@ class Worker:
         clients: Sequence[Examples],
         broadcast: Message,
         kept: Message,
-        rates: Sequence[Sequence[float]],
+        rates: Sequence[tuple[float, ...]],
         scratch: Tensor,
     ) -> Assignment:
         steps, totals = [task.steps for task in tasks], [total_rate(mine) for mine in rates]

@@ -12,10 +12,10 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
     "Control variates and duals": variates.ENTRIES,
     "The upload": uploads.ENTRIES,
 }
-"""The methods by what they change."""
+"""The methods, grouped by what they change."""
 METHODS: dict[str, Entry] = {
     entry.name: replace(entry, group=group) for group, entries in GROUPS.items() for entry in entries
 }
 BASELINES: dict[str, Entry] = {entry.name: replace(entry, group="Baselines") for entry in baselines.ENTRIES}
-"""What methods are compared with; run like methods, but no federated methods themselves."""
+"""Baselines: run like methods, but not federated methods themselves."""
 MODIFIERS: dict[str, Modifier] = {modifier.name: modifier for modifier in parts.MODIFIERS}

@@ -1,4 +1,4 @@
-"""What federated methods are compared with; they are run like methods, and take no parts."""
+"""Baselines for federated methods; they are run like methods and take no parts."""
 
 from fedacg.config.catalogue.entry import Entry
 

@@ -1,4 +1,4 @@
-"""What the catalogue is made of: methods, parts, and the options that they take."""
+"""Entries of the catalogue: methods, parts, and their options."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Option:
-    """A number a method takes, with its default and the range it must lie in."""
+    """A numeric option of a method, with its default and range."""
 
     default: float
     low: float
@@ -15,11 +15,11 @@ class Option:
     low_open: bool = False
     high_open: bool = True
     only: tuple[float, ...] = ()
-    """The values there are, where they are few."""
+    """The allowed values, if there are few."""
     whole: bool = False
-    """Whether it counts something."""
+    """Whether it is a whole number."""
     search: tuple[float, ...] = ()
-    """The values that tuning tries: those that its paper searched, or else ones that bracket the default."""
+    """The values that tuning tries: those its paper searched, or else values around the default."""
 
     def admits(self, value: float) -> bool:
         if self.only:
@@ -43,12 +43,12 @@ def rate(default: float, *search: float) -> Option:
 
 
 def positive(default: float, *search: float) -> Option:
-    """A coefficient that may not."""
+    """A coefficient above zero."""
     return Option(default, low=0, low_open=True, search=search)
 
 
 def count(default: int) -> Option:
-    """How many of something, at least one."""
+    """A count of at least one."""
     return Option(default, low=1, whole=True)
 
 
@@ -59,7 +59,7 @@ def fraction(default: float, *search: float) -> Option:
 
 @dataclass(frozen=True)
 class Entry:
-    """A method of the catalogue: where it comes from, what it takes, and what builds it."""
+    """A method of the catalogue: its source, its options, and the function that builds it."""
 
     name: str
     title: str
@@ -67,14 +67,14 @@ class Entry:
     equation: str
     options: Mapping[str, Option]
     build: str | Callable[..., Any]
-    """A function from the options to a `Method`, or where it is found: `package.module:function`.
+    """A function from the options to a `Method`, or its name as `package.module:function`.
 
-    The equations in full are at the top of the module that it is in.
+    The full equations are at the top of its module.
     """
     link: str = ""
-    """The address of the paper."""
+    """Link to the paper."""
     group: str = ""
-    """What it changes; given by the file of the catalogue that it is in."""
+    """What it changes; follows from its file of the catalogue."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Modifier:
     equation: str
     options: Mapping[str, Option]
     apply: str | Callable[..., Any]
-    """A function from a `Method` and the options to a `Method`, or where it is found."""
+    """A function from a `Method` and the options to a `Method`, or its name."""
     reference: str = ""
     link: str = ""
-    """The address of the paper."""
+    """Link to the paper."""

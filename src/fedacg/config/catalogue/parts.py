@@ -1,11 +1,11 @@
-"""Parts that are added to a method by its name, as in `fedprox+acg`."""
+"""Parts that are added to a method in its name, as in `fedprox+acg`."""
 
 from collections.abc import Mapping
 
 from fedacg.config.catalogue.entry import Modifier, Option, count, fraction, positive, rate
 
 _BAD = Option(0.2, low=0, high=0.5)
-"""The part of the updates that is taken to be bad: less than half."""
+"""The fraction of updates assumed to be bad: less than half."""
 _PRIVATE: Mapping[str, Option] = {
     "clip": positive(1.0),
     "noise": rate(1.0),
@@ -40,7 +40,7 @@ MODIFIERS: tuple[Modifier, ...] = (
         title="quantised upload",
         reference="Reisizadeh et al., AISTATS 2020",
         link="https://arxiv.org/abs/1909.13014",
-        equation="uploads Q(Δ_i), unbiased, at so many bits an entry and a scale for so many",
+        equation="uploads Q(Δ_i), unbiased, at b bits per entry, with a scale per bucket",
         options={
             "bits": Option(4, low=1, high=8, high_open=False, only=(1, 2, 4, 8)),
             "bucket": Option(512, low=0, whole=True),

@@ -1,4 +1,4 @@
-"""Methods that change how the server moves; clients minimise their own loss with plain steps."""
+"""Methods that change the server's step; clients minimise their own loss with plain steps."""
 
 from fedacg.config.catalogue.entry import Entry, fraction, positive, rate
 

@@ -1,4 +1,4 @@
-"""Methods that change where a local step goes: momentum sent to clients, perturbed gradients."""
+"""Methods that change the direction of local steps: momentum sent to clients, perturbed gradients."""
 
 from fedacg.config.catalogue.entry import Entry, Option, count, fraction, positive, rate
 

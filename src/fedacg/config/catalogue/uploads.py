@@ -1,4 +1,4 @@
-"""Methods that change what is uploaded and how it is written."""
+"""Methods that change what is uploaded and how it is encoded."""
 
 from fedacg.config.catalogue.entry import Entry, Option, fraction, positive
 

@@ -1,7 +1,7 @@
-"""What the readers of all data sets have in common: which copy is read, and what is said when none can be.
+"""What the readers of all data sets share: choosing the copy to read, and the error if there is none.
 
-A copy is a folder, an archive or a file that holds a data set. One that is damaged or incomplete is passed over
-for another that is not.
+A copy is a folder, an archive or a file that holds a data set. A damaged or incomplete one is skipped if there is
+a better one.
 """
 
 import sys
@@ -17,19 +17,19 @@ from fedacg.errors import DataDamaged
 
 
 class Source(ABC):
-    """The files of a data set: where they may lie, and how they are read."""
+    """The files of a data set: where they may be, and how they are read."""
 
     name: str
     classes: int
     published: Published
     wanted: str
-    """What to put in one of the places, as errors say it."""
+    """What to put in one of the places, in errors."""
     version: int | None = None
-    """Of what is prepared from the files, where reading is slow and done once (prepared.py)."""
+    """Version of the preparation, if reading is slow and done once (prepared.py)."""
 
     @abstractmethod
     def places(self, root: Path) -> list[Path]:
-        """Everywhere it is looked for below the data root."""
+        """All places that are searched below the data root."""
 
     @abstractmethod
     def copies(self, root: Path) -> list[Path]:
@@ -43,12 +43,12 @@ class Source(ABC):
     def read_copy(self, listing: Listing, *, partial: bool, fresh: bool) -> Contents:
         """What a copy holds, with how it differs from the published one where its counts do not show it.
 
-        What is damaged is refused; what is only smaller than the published copy is refused unless `partial`, or
-        told as a difference. `fresh` reads the files even where they were prepared before.
+        Damage is refused; a smaller copy than the published one is refused unless `partial`, or reported as a
+        difference. `fresh` reads the files even if they were prepared before.
         """
 
     def find(self, root: Path) -> Path | None:
-        """The copy that is tried first; None where there is none."""
+        """The copy that is tried first; None if there is none."""
         return next(iter(self.copies(root)), None)
 
     def read(self, root: Path, *, partial: bool = False, fresh: bool = False) -> Contents:
@@ -56,7 +56,7 @@ class Source(ABC):
         copies = self.copies(root)
         if not copies:
             raise missing(self.name, self.places(root), self.wanted)
-        if len(copies) > 1 and not partial:  # complete copies are all the same: take one that costs nothing
+        if len(copies) > 1 and not partial:  # complete copies are all the same: take one that is already prepared
             copies.sort(key=lambda copy: not self._is_prepared(copy))
         refusals: list[str] = []
         for copy in copies:
@@ -66,7 +66,7 @@ class Source(ABC):
                 refusals.append(str(refusal))
                 continue
             for passed in refusals:
-                print(f"note: {passed}; passed over for {copy}", file=sys.stderr, flush=True)
+                print(f"note: {passed}; skipped in favour of {copy}", file=sys.stderr, flush=True)
             return contents
         separate = "\n" if len(refusals) > 1 else "; "
         raise DataDamaged("\n".join(refusals) + separate + f"replace it{origins.or_get(self.name)}")

@@ -1,7 +1,7 @@
 """LEAF's CelebA: a client is a person, and the question is whether the person smiles.
 
 Made from the files that CelebA's makers distribute, by LEAF's rules, and decoded once into mapped arrays.
-Decoding lives in jpegs.py, what becomes of the arrays in prepared.py.
+Decoding is in jpegs.py, handling of the arrays in prepared.py.
 """
 
 import json
@@ -31,7 +31,7 @@ _DIFFERENCES = "differences.json"
 _LEAST = 5
 """Images that a person must have."""
 _TRAIN = 0.9
-"""How much of a person's images is for training, rounded down."""
+"""Fraction of a person's images for training, rounded down."""
 _HEADER = 2
 """Lines that some copies have above the persons: the number of images, the names of the columns."""
 Persons = dict[int, list[str]]
@@ -40,7 +40,7 @@ Persons = dict[int, list[str]]
 
 @dataclass(frozen=True)
 class CelebASource(Source):
-    """Where CelebA may lie, and what is made of it.
+    """Where CelebA may be, and what is made from it.
 
     Persons with at least five images are the owners, in the order of their numbers. A random nine tenths of a
     person's images are for training, the others for testing. The cut depends on the person alone, so it is the
@@ -48,13 +48,13 @@ class CelebASource(Source):
     """
 
     md5: Mapping[str, str]
-    """Of the lists."""
+    """Checksums of the lists."""
     name: str = "celeba"
     folders: tuple[str, ...] = ("celeba", "celeba/raw", "leaf/celeba/data/raw")
     side: int = 84
     classes: int = 2
     images: int = 202_599
-    """Of all persons."""
+    """Number of images of all persons."""
     published: Published = PUBLISHED["celeba"]
     wanted: str = f"{_IMAGES}/ (or {_ARCHIVE}), {_PERSONS} and {_ATTRIBUTES}"
     version: int = 2

@@ -1,8 +1,7 @@
 """CIFAR-10 and CIFAR-100 in their distributor's layouts: binary or Python, unpacked or as an archive.
 
-Archives are read as they are, never unpacked to disk. Checksums are compared wherever the published
-one is known; pickles are
-read without running what a pickle may contain.
+Archives are read as they are, never unpacked to disk. Checksums are compared if the published one is known.
+Pickles are read without running any code they may contain.
 """
 
 import io
@@ -59,7 +58,7 @@ class _Unpickler(pickle.Unpickler):
         try:
             return _ADMITTED[module, name]
         except KeyError:
-            raise Refused(f"asks for {module}.{name}, which has no place in it") from None
+            raise Refused(f"asks for {module}.{name}, which does not belong in it") from None
 
 
 def loads(data: bytes) -> dict[str, Any]:
@@ -77,7 +76,7 @@ def loads(data: bytes) -> dict[str, Any]:
 
 PIXELS = 3 * 32 * 32
 Records = tuple[NDArray[np.uint8], NDArray[np.int64]]
-"""Images, one a row, and their labels."""
+"""Images, one per row, and their labels."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class CifarSource(Source):
-    """Where a CIFAR data set may lie, and what must be in it."""
+    """Where a CIFAR data set may be, and what must be in it."""
 
     name: str
     classes: int

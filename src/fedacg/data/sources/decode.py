@@ -50,7 +50,7 @@ def decode_into(file: int, at: int, images: Sequence[bytes], side: int, *, resiz
     """Write the pixels of images into a file, from a position on; the first that cannot be decoded ends it."""
     pixels = np.empty((len(images), 3, side, side), np.uint8)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Pillow, about notes in a file that are not part of the picture
+        warnings.simplefilter("ignore")  # Pillow's, about metadata that are not part of the picture
         for number, data in enumerate(images):
             try:
                 pixels[number] = decode(data, side, resize=resize)
@@ -65,7 +65,7 @@ def decode_into(file: int, at: int, images: Sequence[bytes], side: int, *, resiz
 
 def main() -> None:
     """Decode batches of images, (position in the file, images), until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's matter, which closes the input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the input
     path, side, resize = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "resize"
     file = os.open(path, os.O_WRONLY)
     while True:

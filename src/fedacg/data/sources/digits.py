@@ -1,7 +1,7 @@
 """scikit-learn's handwritten digits: 1797 images of 8×8, which come with the package and need no download.
 
 The cut into training and test examples is fixed: of each class, every fifth image from the third on
-tests. Sizes and normalisation of all data sets stand in catalogue.py.
+tests. Sizes and normalisation of all data sets are in catalogue.py.
 """
 
 from importlib.util import find_spec
@@ -15,12 +15,10 @@ from fedacg.errors import InputError
 
 
 def _file() -> Path:
-    """Where scikit-learn keeps them: its own reader gives the same, but takes a second and a half to load."""
+    """scikit-learn's file: its own reader gives the same examples, but takes a second and a half to load."""
     package = find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        raise InputError(
-            "data set 'digits': it is scikit-learn's, which is not installed: pip install scikit-learn"
-        )
+        raise InputError("data set 'digits': needs scikit-learn, which is not installed: pip install scikit-learn")
     return Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
 
 

@@ -34,7 +34,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class FemnistSource(Source):
-    """Where LEAF's folders `train` and `test` may lie."""
+    """Where LEAF's folders `train` and `test` may be."""
 
     name: str = _NAME
     classes: int = CLASSES
@@ -213,7 +213,7 @@ def _agree(path: Path, users: Any, sizes: Any, found: dict[str, int]) -> None:
         if count and name not in listed:
             raise damaged(_NAME, path, f'has images of writer {name!r}, who is not listed under "users"')
     if sizes is not None and sizes != [found[user] for user in users]:
-        raise damaged(_NAME, path, 'has other numbers of images than it tells under "num_samples"')
+        raise damaged(_NAME, path, 'has other numbers of images than "num_samples" says')
     if path.parent.name == "train" and (idle := [user for user in users if not found[user]]):
         raise damaged(_NAME, path, f"has no images of writer {idle[0]!r}")
 
@@ -236,7 +236,7 @@ def _images(path: Path, name: str, data: Any) -> tuple[Bytes, Bytes]:
     pixels, labels = _numbers(x), _numbers(y)
     if pixels is None or pixels.ndim != 2:
         raise refuse("has pixels that are not numbers")
-    if not (pixels.min() >= 0 and pixels.max() <= 1):  # so put, it refuses NaN as well
+    if not (pixels.min() >= 0 and pixels.max() <= 1):  # written this way, it refuses NaN as well
         raise refuse(f"has pixels from {pixels.min():g} to {pixels.max():g}, beyond 0 to 1")
     if labels is None or labels.ndim != 1 or labels.dtype.kind != "i":
         raise refuse("has labels that are not whole numbers")
@@ -255,7 +255,7 @@ def _numbers(values: list[Any]) -> NDArray[Any] | None:
 
 
 class _Floats(dict[str, float]):
-    """Numbers by their text. Pixels have 256 values, and to parse each one anew takes three times as long."""
+    """Numbers by their text. Pixels have 256 values, and parsing each one again takes three times as long."""
 
     def __missing__(self, text: str) -> float:
         if len(self) >= 4096:
@@ -265,7 +265,7 @@ class _Floats(dict[str, float]):
 
 
 class _Cursor:
-    """A place in JSON text. Objects are walked member by member, so that only one is held as Python values."""
+    """A position in JSON text. Objects are read member by member, so that only one is held as Python values."""
 
     def __init__(self, text: str) -> None:
         self._text = text

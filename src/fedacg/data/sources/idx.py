@@ -1,7 +1,7 @@
 """MNIST and Fashion-MNIST in their own format: four idx files, plain or gzipped.
 
 A folder is read only when it holds the published files; a gzipped file is judged by its contents,
-since the same contents are packed in more than one way (Debian's packages, for one).
+since the same contents can be packed in more than one way (as in Debian's packages).
 """
 
 import gzip
@@ -30,13 +30,13 @@ _FILES = (
 
 @dataclass(frozen=True)
 class IdxSource(Source):
-    """Where a data set in idx files may lie, and what must be in it."""
+    """Where a data set in idx files may be, and what must be in it."""
 
     name: str
     folders: tuple[str, ...]
     """Below the data root, or absolute."""
     md5: Mapping[str, str]
-    """Of the unpacked files."""
+    """Checksums of the unpacked files."""
     published: Published
     side: int = 28
     classes: int = 10

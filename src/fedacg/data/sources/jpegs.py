@@ -1,7 +1,7 @@
 """JPEG files by the ten thousand, decoded into one array by as many processes as there are cores.
 
-Which files there are, and what they show, the readers of the data sets know; packed.py reads them. Pixels go
-straight from the processes into the array's file, so that memory does not grow with the data set.
+The readers of the data sets know the files and their labels; packed.py reads them. Pixels go straight from the
+processes into the array's file, so that memory does not grow with the data set.
 """
 
 import os
@@ -22,9 +22,9 @@ from fedacg.data.sources.packed import Files
 from fedacg.errors import RunError
 
 _STEP = 100
-"""Images that a process decodes in one go."""
+"""Images that a process decodes at a time."""
 _FEW = 500
-"""So many are decoded here: to start processes takes longer."""
+"""Up to this many images are decoded here: starting processes takes longer."""
 
 
 def decode_all(
@@ -87,7 +87,7 @@ class _Here:
         return decode.decode_into(self._file, at, images, self._side, resize=self._resize)
 
     def stop(self) -> None:
-        """Nothing can be hurried here."""
+        """Nothing to do here."""
 
     def close(self) -> None:
         os.close(self._file)

@@ -159,7 +159,7 @@ def is_image(name: str) -> bool:
 
 
 def _is_hidden(entry: str) -> bool:
-    """What macOS adds to archives, for one."""
+    """Whether a name is hidden, as files that macOS adds to archives."""
     return any(part.startswith(".") or part == "__MACOSX" for part in entry.split("/"))
 
 

@@ -1,6 +1,6 @@
 """Shakespeare's plays by speaking role: 80 characters in, the next one out.
 
-The words of all roles lie one after another in one array of symbol codes, a byte a character. An example is a
+The words of all roles are in one array of symbol codes, one byte per character. An example is a
 window on it, cut out when it is fetched. Of each role the first nine tenths are for training; test windows start
 after the last training window has ended, so that they share no character. (LEAF cuts in the same way but for one
 character: its first test input is the last training target.) Roles and windows before the cut are LEAF's. The
@@ -110,7 +110,7 @@ class WindowExamples:
 
 @dataclass(frozen=True)
 class ShakespeareSource(Source):
-    """Where the text may lie."""
+    """Where the text may be."""
 
     name: str = _NAME
     classes: int = len(ALPHABET)

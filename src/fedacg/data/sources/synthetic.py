@@ -1,7 +1,7 @@
 """Synthetic(α, β) of the FedProx paper (Li et al., 2020): logistic models and inputs that differ by client.
 
 A client is made from (seed, client number) when it takes part, so a million of them cost nothing.
-Data sets that come from files live elsewhere.
+Data sets from files are in other modules.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ LARGEST = 1000
 """The most examples a client has. FedProx's lognormal sizes have no end, and one client in a thousand
 would hold tens of thousands of examples; one client in thirteen is cut by this."""
 TEST_CLIENTS = 100
-"""How many clients give their held-out examples to the test set: the first ones, which are as good as
+"""Number of clients whose held-out examples form the test set: the first ones, which are as good as
 any, since a client's number says nothing about it."""
 
 

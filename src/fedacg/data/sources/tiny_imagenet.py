@@ -1,7 +1,7 @@
 """Tiny-ImageNet in its distributor's layout, as a folder or as the zip file, decoded once into mapped arrays.
 
 The test set is the published validation set, since the labels of the published test set are kept secret.
-Decoding lives in jpegs.py, what becomes of the arrays in prepared.py.
+Decoding is in jpegs.py, handling of the arrays in prepared.py.
 """
 
 import json
@@ -28,7 +28,7 @@ Labelled = list[tuple[str, int]]
 
 @dataclass(frozen=True)
 class TinyImageNetSource(Source):
-    """Where Tiny-ImageNet may lie, and what must be in it.
+    """Where Tiny-ImageNet may be, and what must be in it.
 
     A class is a WordNet id (wnid). Labels count the wnids in their alphabetical order: those that wnids.txt lists,
     else the folders in train/.

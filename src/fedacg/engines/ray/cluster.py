@@ -103,19 +103,19 @@ def _join(address: str, source: str) -> None:
 
 
 def _greet(host: str, port: int) -> None:
-    """Make sure that someone is there who speaks gRPC, unless it is encrypted."""
+    """Check that a gRPC server answers, unless the connection is encrypted."""
     with socket.create_connection((host, port), timeout=_TIMEOUT) as connection:
         if os.environ.get("RAY_USE_TLS") == "1":
             return
         connection.sendall(_GREETING)
         answer = connection.recv(9)
         if len(answer) < 4 or answer[3] != 4:
-            raise OSError("what is there does not speak gRPC")
+            raise OSError("it does not speak gRPC")
 
 
 @contextmanager
 def _loopback_only() -> Iterator[None]:
-    """Have Ray start nodes that listen at the loopback address, as it does on macOS; nobody has to show who he is.
+    """Have Ray start nodes that listen at the loopback address, as it does on macOS; there is no authentication.
 
     It replaces a loopback address that it is given by one that others can reach. The variable is read by processes
     that Ray starts, the constant is what this one has made of it.
@@ -141,7 +141,7 @@ def _connect(**options: Any) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray would have SIGTERM end the process at once; what the program does about it is its own matter."""
+    """Keep the program's own handler: Ray would have SIGTERM end the process at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

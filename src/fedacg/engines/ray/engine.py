@@ -1,7 +1,7 @@
 """Workers on a Ray cluster: actors with one CPU, one thread and one resident model each.
 
-A job's data and a round's broadcast are put into the object store once, and every node maps its one copy. What
-is given out when, and how actors are replaced, is in supervisor.py.
+A job's data and a round's broadcast are put into the object store once, and every node maps its one copy.
+Scheduling and replacing actors is in supervisor.py.
 """
 
 import math
@@ -91,7 +91,7 @@ class TrainedByParcel(Outcome):
 
 @dataclass(frozen=True)
 class Introduction:
-    """First word of an actor: who it is, and with what it works."""
+    """First message of an actor: its identity and its versions."""
 
     pid: int
     node: str
@@ -215,7 +215,7 @@ class RayPool(Supervisor[RayHandle]):
 
 
 def _share_of_gpu(cluster: Cluster, workers: int) -> float:
-    """All of one, or a part that leaves room for as many workers as must share it."""
+    """A whole GPU, or a fraction if several workers must share it."""
     gpus = cluster.count("GPU")
     if not gpus:
         raise InputError(f"engine.device = 'cuda': the cluster at {cluster.address} has no GPU")

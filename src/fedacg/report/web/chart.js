@@ -175,7 +175,7 @@ class Chart {
     this.point(this.at);
   }
 
-  /** The room for the curves, and how numbers become places in it. */
+  /** The area of the curves, and the scales that map numbers to it. */
   measure(lines, width, height) {
     const axis = AXES[this.choice("axis")];
     const end = Math.max(...lines.map((line) => last(line.xs)), 0) || 1;

@@ -1,4 +1,4 @@
-/* The pictures of splits: what a client holds, told for the one under the pointer or chosen with the arrow keys. */
+/* The pictures of splits: shows what the client under the pointer, or chosen with the arrow keys, holds. */
 
 const MOST_CLASSES = 6;
 
