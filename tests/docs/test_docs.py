@@ -286,8 +286,8 @@ def cited(owner: Entry | Modifier) -> str:
     return f"[{owner.reference}]({owner.link})"
 
 
-def test_the_readme_names_all_methods_and_parts() -> None:
-    table = {row[0]: row[1] for row in rows(read("README.md"), "| | now")}
+def test_the_page_of_what_is_included_names_all_methods_and_parts() -> None:
+    table = {row[0]: row[1] for row in rows(read("docs/features.md"), "| | included")}
     assert re.findall(r"`(\w+)`", table["methods"]) == list(METHODS)
     assert set(re.findall(r"`\+([\w-]+)`", table["parts"])) == set(MODIFIERS)
 
