@@ -3,8 +3,8 @@
     python benchmarks/fusing.py [--turns 9] [--convolutions]
 
 The rule of `engine.fuse = "auto"` derives from this; with `--convolutions` that of small convolutional networks,
-which are trained channels-last when alone. It measures CPU time and not seconds, because the machine may have
-other work; all variants take turns, and figures are medians over the turns.
+which are trained channels-last when alone. It measures CPU time, not seconds, because the machine may have other
+work; all variants take turns, and figures are medians over the turns.
 """
 
 import argparse

@@ -5,6 +5,7 @@ compare.py starts this program.
 """
 
 import os
+import random
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -47,6 +48,7 @@ def main(rounds: int, turns: Turns) -> None:
 
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
+        random.seed(0)  # Flower draws cohorts from it
         strategy = InTurns(turns, load.cohort, load.clients)
         module = given.module()
         result = strategy.start(grid=grid, initial_arrays=ArrayRecord(module.state_dict()), num_rounds=rounds)
@@ -60,7 +62,7 @@ def main(rounds: int, turns: Turns) -> None:
         client_app=client_app,
         num_supernodes=load.clients,
         backend_config={
-            "init_args": {"num_cpus": 2},
+            "init_args": {"num_cpus": workload.workers()},
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         },
     )

@@ -58,6 +58,34 @@ def test_a_comparison_has_the_bits_of_single_runs_and_a_row_for_each_method() ->
     assert found.folder is None
 
 
+class Counts(fedacg.Callback):
+    """Counts the rounds of all runs that it is told of, and of those that it was made for."""
+
+    all = 0
+
+    def __init__(self) -> None:
+        self.own = 0
+
+    def round(self, run: Any) -> None:
+        self.own += 1
+        Counts.all += 1
+        assert self.own == run.done, "a class is made anew for every run"
+
+
+def test_callbacks_are_told_of_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counts, "all", 0)
+    found = fedacg.compare(methods=["fedavg", "fedacg"], callbacks=[Counts], **OWN)
+    assert (Counts.all, [each.history.rounds for each in found.results.values()]) == (4, [2, 2])
+    patient = fedacg.EarlyStopping("train_loss", patience=1, least=1e9)
+    swept = fedacg.sweep(grid={"lr": [0.1, 0.2]}, callbacks=[Counts, patient], **{**OWN, "rounds": 5})
+    assert [each.history.rounds for each in swept.results.values()] == [2, 2]
+    assert Counts.all == 8
+    for call in (lambda: fedacg.compare(methods=["fedavg"], callbacks=[3], **OWN),
+                 lambda: fedacg.sweep(grid={"lr": [0.1]}, callbacks="no", **OWN)):  # fmt: skip
+        with pytest.raises(InputError, match="callbacks"):
+            call()
+
+
 def test_a_comparison_writes_what_the_command_writes(fedacg: Command, tmp_path: Path) -> None:
     outcome = fedacg("compare", "quickstart", "--methods", "fedavg,local-only", "--out", "typed", "--quiet",
                      "--set", "rounds=2", "--set", "engine.name=serial", "--set", "local.steps=1")  # fmt: skip

@@ -11,6 +11,7 @@ from fedacg.bench.grid import Axis, expand, parse_axis
 from fedacg.bench.sweep_report import Dot, Effect
 from fedacg.config.recipe import find
 from fedacg.errors import InputError
+from fedacg.report.runs import load_run
 from fedacg.report.table import Spread
 from support.command import Command, refused, start
 
@@ -131,6 +132,20 @@ def test_a_sweep_plays_the_grid_and_writes_table_picture_and_page(fedacg: Comman
     again = fedacg(*command, *SMALL)
     assert again.out.startswith("8 runs below out/runs, 8 of them finished\n")
     assert ": 6 rounds" not in again.out, "finished runs are kept without being asked"
+
+
+def test_a_sweep_with_held_out_data_goes_by_these(fedacg: Command) -> None:
+    settings = ("-s", "rounds=3", "-s", "data.validation=0.2", "-s", "evaluate.test=end")
+    outcome = fedacg("sweep", "tiny.toml", "--grid", "local.lr=0.01,0.3", *settings, "--out", "out", "--quiet")
+    assert outcome.code == 0, outcome.err
+    rows = list(csv.DictReader((fedacg.folder / "out" / "sweep.csv").read_text().splitlines()))
+    for row in rows:
+        history = load_run(fedacg.folder / "out" / "runs" / f"local.lr={row['local.lr']}-s4").history
+        last = history.moving_average(figure="validation/accuracy")[-1]
+        assert float(row["validation_moving_average_percent"]) == pytest.approx(100 * last)
+        assert len(history.accuracy) == 1
+    page = (fedacg.folder / "out" / "index.html").read_text()
+    assert "moving average of the validation accuracy over the grid" in page
 
 
 def test_a_value_that_diverges_leaves_the_others(fedacg: Command) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedacg.bench.tuning import Study, draw, expected_best, rungs, score, space_of, tune
+from fedacg.bench.grid import draw, parse_range, space_of, spread
+from fedacg.bench.tuning import RATES, Study, expected_best, rungs, score, tune
 from fedacg.config.catalogue import METHODS, MODIFIERS
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import Tree, read_toml
@@ -57,6 +58,37 @@ def test_points_are_drawn_without_replacement_and_always_the_same() -> None:
     assert points == draw("fedacg", space, 10, seed=0) != draw("fedacg", space, 10, seed=1)
     every = {tuple(point.values()) for point in draw("fedacg", space, 1000, seed=0)}
     assert every == set(itertools.product(*space.values()))
+
+
+def test_a_range_gives_every_method_as_many_trials_and_the_same_values() -> None:
+    spaces = {method: space_of(method, TREE, RATES, {}) for method in ("fedavg", "fedavgm", "fedacg")}
+    drawn = {method: draw(method, space, 12, seed=0) for method, space in spaces.items()}
+    rates = {method: [point["local.lr"] for point in points] for method, points in drawn.items()}
+    for method, points in drawn.items():
+        assert len({tuple(point.items()) for point in points}) == 12
+        assert [list(point) for point in points] == [list(spaces[method])] * 12
+        assert points == draw(method, spaces[method], 12, seed=0)
+    assert sorted(rates["fedavg"]) == sorted(rates["fedavgm"]) == sorted(rates["fedacg"])
+    assert rates["fedavg"] != rates["fedacg"], "each has an order of its own, or rates go with places in the lists"
+    parts = [int(12 * math.log(float(rate) / 0.003) / math.log(100)) for rate in rates["fedavg"]]
+    assert sorted(parts) == list(range(12)), "one rate in each twelfth of the logarithm"
+    pairs = [(point["method.lam"], point["method.beta"]) for point in drawn["fedacg"]]
+    assert len(set(pairs)) == 9, "all points of the lists come once before any comes twice"
+    assert draw("fedavg", spaces["fedavg"], 12, seed=1) != drawn["fedavg"]
+
+
+def test_the_values_of_a_range_by_hand() -> None:
+    assert spread((0.01, 1.0), [0.5, 0.0, 1.0]) == ["0.02154", "0.04642", "1"]
+    assert parse_range("local.lr", ("0.01", "0.1")) is None
+    assert parse_range("local.lr", ("0.01..0.5",)) == (0.01, 0.5)
+
+
+@pytest.mark.parametrize("text", ["0.1..", "..1", "0.3..0.01", "0..1", "-1..1", "1..inf", "a..b", "1..2..3"])
+def test_what_is_no_range_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"local\.lr.*two numbers above 0"):
+        parse_range("local.lr", (text,))
+    with pytest.raises(InputError, match="stands alone"):
+        parse_range("local.lr", ("0.1", "0.003..0.3"))
 
 
 @pytest.mark.parametrize(("rounds", "stages"), [(90, [10, 30, 90]), (9, [1, 3, 9]), (2, [1, 2]), (1, [1])])
@@ -112,7 +144,8 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_played(
 
 
 def test_tuning_ends_with_tables_and_experiments_that_can_be_run(fedacg: Command) -> None:
-    arguments = ("tune", "tiny.toml", "-m", "fedavg,fedacg:beta=0.01", "-n", "3", "-s", "rounds=3", "--out", "out")
+    settings = ("-n", "3", "--lr", "0.03,0.1,0.3", "-s", "rounds=3", "--out", "out")
+    arguments = ("tune", "tiny.toml", "-m", "fedavg,fedacg:beta=0.01", *settings)
     outcome = fedacg(*arguments)
     assert (outcome.code, outcome.err) == (0, "")
     out = fedacg.folder / "out"
@@ -152,6 +185,38 @@ def test_a_stopped_trial_is_resumed_only_when_asked(fedacg: Command) -> None:
     (fedacg.folder / "out" / "runs" / "fedavg-t02-r2" / "summary.json").unlink()
     refused(fedacg(*arguments), "--resume")
     assert fedacg(*arguments, "--resume").code == 0
+
+
+def test_what_was_chosen_is_compared_over_seeds_on_all_training_data(fedacg: Command) -> None:
+    settings = ("-n", "2", "-s", "rounds=4", "-s", "evaluate.every=2", "--seeds", "5,6,7", "--out", "out", "-q")
+    assert fedacg("tune", "tiny.toml", "-m", "fedavg,fedacg", *settings).code == 0
+    out = fedacg.folder / "out"
+    finals = {path.parent.name: read_toml(path) for path in (out / "final").rglob("experiment.toml")}
+    assert sorted(finals) == [f"{method}-s{seed}" for method in ("fedacg", "fedavg") for seed in (5, 6, 7)]
+    for name, tree in finals.items():
+        method, _, seed = name.partition("-s")
+        tuned = read_toml(out / f"tuned-{method}.toml")
+        assert (tree.pop("seed"), tree["data"]["validation"], tree["evaluate"]["test"]) == (int(seed), 0, "every")
+        assert {**tree, "seed": 4} == tuned, "only the seed differs from what was chosen"
+    rows = list(csv.DictReader((out / "table.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(row["method"], row["seeds"]) for row in rows] == [("fedavg", "3"), ("fedacg", "3")]
+    (pair,) = csv.DictReader((out / "differences.csv").read_text(encoding="utf-8").splitlines())
+    assert pair["pairs"] == "3"
+    assert json.loads((out / "card.json").read_text(encoding="utf-8"))["budget"]["runs"] == 4 + 6
+
+
+def test_another_study_gets_a_folder_of_its_own(fedacg: Command) -> None:
+    def play(*more: str) -> list[str]:
+        outcome = fedacg("tune", "tiny.toml", "-m", "fedavg", "-n", "2", "-s", "rounds=3", *more, "-q")
+        assert outcome.code == 0, outcome.err
+        assert outcome.out.count("index.html") == 1
+        return sorted(path.name for path in (fedacg.folder / "runs").iterdir())
+
+    assert play() == ["tiny-tune"]
+    assert play() == ["tiny-tune"], "the same trials are found again"
+    assert play("-s", "local.batch=7") == ["tiny-tune", "tiny-tune-2"]
+    assert play("-s", "local.batch=7", "--strategy", "halving") == ["tiny-tune", "tiny-tune-2"], "the same trials"
+    assert play("-m", "fedavgm") == ["tiny-tune", "tiny-tune-2"], "another method with the settings of the first"
 
 
 def test_every_trial_is_logged(fedacg: Command) -> None:

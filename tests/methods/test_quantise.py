@@ -125,6 +125,32 @@ def test_the_size_is_the_length_of_what_is_sent(bits: int, dtype: torch.dtype, l
 
 
 @pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("length", [1, 7, 8, 1025])
+@pytest.mark.parametrize("bucket", [0, 1, 3, 100, 2000])
+def test_buckets_of_any_size_and_one_for_the_whole_vector(bits: int, length: int, bucket: int) -> None:
+    """Grid points of a bucket whose first entry is its scale come back as they were."""
+    points, size = grid(bits), bucket or length
+    x = points[torch.arange(length) % len(points)]
+    scales = 2.0 ** torch.arange(math.ceil(length / size), dtype=torch.float64).neg()
+    x[::size] = 1.0
+    x = x * scales.repeat_interleave(size)[:length]
+    chain = Chain((Quantise(bits, bucket),))
+    payload = chain.encode(x, Memory(), generator())
+    torch.testing.assert_close(chain.decode(payload, x), x, rtol=0, atol=1e-15)
+    assert len(payload) == 8 * len(scales) + math.ceil(len(scales) * size / 8) * 8 * bits // 8
+
+
+def test_one_scale_for_the_whole_vector_loses_what_is_small() -> None:
+    """The second half is a thirtieth of the first: of its own grid it has 15 points, of a common one three."""
+    x = sample()
+    x[BUCKET:] *= 30
+    for bucket, kept in ((0, 3), (BUCKET, 15)):
+        chain = Chain((Quantise(4, bucket),))
+        arrived = chain.decode(chain.encode(x, Memory(), generator()), x)[BUCKET:]
+        assert len(arrived.unique()) == kept
+
+
+@pytest.mark.parametrize("bits", BITS)
 def test_odd_vectors_arrive(bits: int) -> None:
     for length in (1, 513):
         assert torch.equal(sent(torch.zeros(length), bits), torch.zeros(length))

@@ -6,6 +6,7 @@ from pathlib import Path
 from fedacg.config.experiment import Experiment
 from fedacg.report import write
 from fedacg.runs.build import load_data, prepare
+from fedacg.runs.history import human_bytes
 from fedacg.runs.provenance import commit
 from fedacg.runs.runner import play
 from fedacg.version import __version__
@@ -29,6 +30,9 @@ def test_a_card_holds_what_the_runs_say(tmp_path: Path) -> None:
     assert card["commits"] == ([commit()] if commit() else [])
     assert card["versions"][0]["fedacg"] == __version__
     assert card["machines"][0]["cores"] >= 1
+    text = (tmp_path / "out" / "card.md").read_text(encoding="utf-8")
+    assert f"memory {human_bytes(card['machines'][0]['memory'])}" in text
+    assert str(card["machines"][0]["memory"]) not in text
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert "Result card</h2>" in page
     assert card["checksums"]["test"][0][:16] in (tmp_path / "out" / "card.md").read_text(encoding="utf-8")

@@ -119,6 +119,37 @@ def test_methods_without_a_common_seed_are_ranked_as_before() -> None:
     assert marks(rows)["accuracy %"] == ["", "best", "second"]
 
 
+def test_a_baseline_is_the_best_of_no_column() -> None:
+    """What bounds a contest does not win it, and takes no mark from who does, nor shares it."""
+    rows = [
+        row("centralised", [80.0, 81.0, 82.0]),
+        row("fedavg", [60.0, 61.2, 62.0]),
+        row("fedacg", [70.0, 71.0, 72.5]),
+    ]
+    assert marks(rows)["accuracy %"] == marks(rows)["rounds to 50 %"] == ["", "", "best"]
+    level = [row("centralised", [70.1, 70.9, 72.6]), *rows[1:]]
+    assert marks(level)["accuracy %"] == ["", "", "best"], "not even where it cannot be told from the best"
+    single = [row("local-only", [90.0], (0,)), row("fedavg", [60.0], (0,)), row("fedacg", [70.0], (0,))]
+    assert marks(single)["accuracy %"] == ["", "second", "best"]
+    assert marks([row("local-only", [50.0], (0,)), row("centralised", [70.0], (0,))])["accuracy %"] == [
+        "second",
+        "best",
+    ]
+    assert marks(single[:2])["accuracy %"] == ["", ""], "one method alone is not compared"
+
+
+def test_differences_are_from_the_best_that_is_no_baseline(tmp_path: Path) -> None:
+    ends = {"centralised": 0.9, "fedavg": 0.5, "fedacg": 0.55}
+    for name, end in ends.items():
+        for seed in range(3):
+            fake_run(tmp_path / f"{name}{seed}", [end + 0.1 * seed / 3 + 0.001 * seed**2], method=name, seed=seed)
+    write([tmp_path], tmp_path / "out")
+    lines = list(csv.DictReader((tmp_path / "out" / "differences.csv").read_text(encoding="utf-8").splitlines()))
+    assert {line["less"] for line in lines} == {"FedACG"}
+    assert len(lines) == 2
+    assert "baselines aside" in (tmp_path / "out" / "differences.md").read_text(encoding="utf-8")
+
+
 def test_a_report_writes_the_differences(tmp_path: Path) -> None:
     for seed in range(3):
         fake_run(tmp_path / f"a{seed}", [0.5 + 0.1 * seed], method="fedavg", seed=seed)

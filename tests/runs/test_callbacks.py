@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from torch.nn.utils import parameters_to_vector
 import fedacg
 from fedacg import BestCheckpoint, Callback, EarlyStopping, InputError, TimeLimit
 from fedacg.config.experiment import Experiment
-from fedacg.runs.callbacks import RunView
+from fedacg.data.examples import TensorExamples
+from fedacg.data.own import from_pairs
+from fedacg.runs.callbacks import AtChance, RunView
 from fedacg.runs.folder import BEST, load_moment
 from fedacg.runs.history import History
 from fedacg.simulation.metrics import RoundMetrics
@@ -262,3 +265,85 @@ def test_callbacks_have_names_in_files_and_reach_resumed_runs(fedacg: Command) -
     assert outcome.code == 0, outcome.err
     assert summary(fedacg.folder / "run")["rounds"] == 5
     assert "stopped early: 5 rounds are enough" in outcome.out
+
+
+def watched(values: list[float], every: int = 1, rounds: int = 0, part: str = "test", **more: Any) -> str | None:
+    """What is said of a run with these accuracies, where 40 of 200 labels are the same and the others rarer.
+
+    Chance reaches 0.2 + 3·√(0.2·0.8/200) = 0.2849.
+    """
+    y = torch.cat([torch.zeros(40), 1 + torch.arange(160) % 8]).long()
+    pair = (torch.zeros(200, 3), y)
+    data = from_pairs([pair], pair)
+    settings = {"rounds": rounds or every * len(values), "data": {"validation": 0.1}, "local": {"lr": 0.3}, **more}
+    if part == "validation":
+        data = replace(data, test=TensorExamples(torch.zeros(0, 3), torch.zeros(0).long()), validation=data.test)
+        settings |= {"evaluate": {"test": "end"}}
+    history = History(
+        RoundMetrics(
+            every * (place + 1), 0.3, (0,), 1, 1.0, 1, 1, 0.1, 0.1,
+            test_accuracy=value if part == "test" else None,
+            scores={"validation/accuracy": value} if part == "validation" else {},
+        )
+        for place, value in enumerate(values)
+    )  # fmt: skip
+    return AtChance(Experiment.parse(settings), data).note(history)
+
+
+@pytest.mark.parametrize(
+    ("values", "every", "rounds", "words"),
+    [
+        ([0.2] * 9, 1, 0, None),  # too early to say
+        ([0.2] * 10, 1, 0, "since the start, 20.0 % in round 10"),
+        ([0.2] * 20, 1, 84, None),  # a quarter of the rounds is longer than that
+        ([0.2] * 21, 1, 84, "since the start"),
+        ([0.2, 0.2], 10, 0, None),  # two evaluations are too few
+        ([0.2, 0.1, 0.28], 10, 0, "28.0 % in round 30"),  # within three standard errors
+        ([0.2, 0.2, 0.29], 10, 0, None),  # it has begun to learn
+        ([0.2] * 10 + [0.9], 1, 0, None),
+        ([0.9] * 2 + [0.2] * 10, 1, 0, "since round 2"),  # it has forgotten what it knew
+        ([0.9] * 3 + [0.2] * 9, 1, 0, None),
+    ],
+)
+def test_a_run_that_stays_at_chance_is_told(
+    values: list[float], every: int, rounds: int, words: str | None
+) -> None:
+    for part in ("test", "validation"):
+        note = watched(values, every, rounds, part)
+        if words is None:
+            assert note is None
+        else:
+            assert note is not None
+            assert words in note
+            assert "most frequent label always gets 20.0 %" in note
+            assert "local.lr = 0.3" in note
+            assert "momentum" not in note
+
+
+def test_where_answers_are_late_momentum_is_a_suspect_too() -> None:
+    note = watched([0.2] * 10, asynchronous={"buffer": 2})
+    assert note is not None
+    assert "server momentum λ" in note
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [(torch.zeros(99, 3), torch.zeros(99).long()), (torch.zeros(200, 3), torch.zeros(200, 1))]
+)
+def test_nothing_is_said_of_few_examples_or_of_labels_that_are_no_classes(x: Tensor, y: Tensor) -> None:
+    assert AtChance(Experiment(), from_pairs([(x, y)], (x, y))).chance is None
+
+
+def test_the_run_and_the_report_name_the_rate(fedacg: Command, caplog: pytest.LogCaptureFixture) -> None:
+    """Digits with a rate of 10⁻⁹: nothing moves."""
+    arguments = ("run", "tiny.toml", "-s", "rounds=12", "-s", "local.lr=1e-9", "--out", "still")
+    outcome = fedacg(*arguments)
+    words = "The first suspect is the learning rate, local.lr = 1e-09"
+    assert outcome.code == 0
+    assert f"note: {summary(fedacg.folder / 'still')['notes'][-1]}" in outcome.out
+    assert words in outcome.out
+    told = [text for record in caplog.records if words in (text := record.getMessage())]
+    assert [text.partition(": ")[0] for text in told] == ["fedacg, round 10"], "once, when it is first seen"
+    assert words in fedacg("report", "still", "--out", "page").out.replace("\n", " ")
+    assert words in (fedacg.folder / "page" / "index.html").read_text()
+    learning = fedacg("run", "tiny.toml", "-s", "rounds=12", "--out", "moves")
+    assert (learning.code, summary(fedacg.folder / "moves")["notes"]) == (0, [])

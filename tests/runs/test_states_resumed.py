@@ -62,7 +62,7 @@ def test_a_round_that_breaks_off_in_the_middle_is_played_again(
     tmp_path: Path, method: str, seconds: int, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedacg.runs.runner.ROOM", room)
-    # Three of five clients a round: those of the broken round have been there before and will be again.
+    # Three of five clients per round: those of the broken round took part before and will be again.
     experiment = described(tmp_path, method, f"save.seconds={seconds}")
     whole = play(experiment, prepare(experiment))
     for round, answers in ((1, 1), (3, 2), (5, 1)):

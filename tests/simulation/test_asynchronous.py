@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -134,6 +135,44 @@ def test_buffered_fedacg_by_hand(tmp_path: Path) -> None:
         tmp_path, [1.0, 3.0], "fedacg:lam=0.5:beta=0", cohort=2, steps=4, buffer=1, staleness=0.0
     )
     assert thetas(federated) == pytest.approx([4, 7, 16.5, 21], abs=1e-12)
+
+
+def growth(lam: float, rate: float, h: float, stale: int) -> float:
+    """The factor per step by which θ leaves or nears the optimum, if all answers are so many steps old.
+
+    On a quadratic a client answers Δ = −hφ. So m ← λm − η_g h φ_{t−τ}, θ ← θ + m and φ = θ + λm is linear in
+    (θ, m, φ_{t−1}, …, φ_{t−τ}), and the largest eigenvalue says how it goes on.
+    """
+    now = np.eye(2 + stale)
+    phi = now[0] + lam * now[1]
+    m = lam * now[1] - rate * h * (now[1 + stale] if stale else phi)
+    rows = [now[0] + m, m, phi, *now[2:]][: 2 + stale]
+    return float(abs(np.linalg.eigvals(np.array(rows))).max())
+
+
+@pytest.mark.parametrize(
+    ("method", "lam", "rate", "converges"),
+    [
+        ("fedavg", 0.0, 1.0, True),
+        ("fedacg:lam=0.85:beta=0", 0.85, 1.0, False),
+        ("fedacg:lam=0.3:beta=0", 0.3, 1.0, True),
+        ("fedacg:lam=0.85:beta=0:server_lr=0.15", 0.85, 0.15, True),
+    ],
+)
+def test_momentum_and_stale_answers_do_not_go_together(
+    method: str, lam: float, rate: float, converges: bool, tmp_path: Path
+) -> None:
+    """Two clients that take equally long, a step with each answer: all are one step old but for the first.
+
+    Both pull halfway to their points. FedACG's λ = 0.85, which converges without delays, diverges as the
+    eigenvalue says; with η_g = 1 − λ, whose steps add up to those of FedBuff, it converges.
+    """
+    assert growth(lam, rate, 0.5, stale=0) < 1
+    assert (growth(lam, rate, 0.5, stale=1) < 1) == converges
+    federated = federation(tmp_path, [1.0, 1.0], method, cohort=2, steps=120, buffer=1, staleness=0.0)
+    found = thetas(federated)
+    ends = [abs(theta - 12) for theta in found[-20:]]
+    assert (max(ends) < 10) if converges else (max(ends) > 1e4)
 
 
 def test_only_versions_still_in_use_are_kept(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Seconds of a real federation against a hand-worked example; deadlines, over-selection, traces, profiles."""
 
+import csv
+import hashlib
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +72,7 @@ def closing(**settings: float) -> Clock:
         ({"over_select": 1.5}, 3, 2, [1, 7], 3.0),  # the first two are enough
         ({"over_select": 1.5, "deadline": 2.5}, 3, 2, [7], 2.5),
         ({"deadline": 1.0}, 3, 3, [], 1.0),
+        ({"deadline": 3.0}, 3, 3, [1, 7], 3.0),  # who answers at that very moment is in time
     ],
 )
 def test_a_round_ends_with_its_last_answer_or_at_the_deadline(
@@ -117,6 +121,26 @@ def test_devices_follow_from_the_seed_of_cohorts_and_the_client(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("profile", "flops", "down", "up", "latency", "speed", "link"),
+    [
+        ("phones", 1e10, 20, 5, 0.1, 0.8, 0.8),
+        ("hospitals", 5e12, 100, 100, 0.03, 0.4, 0.3),
+        ("datacentre", 5e13, 1e4, 1e4, 0.001, 0.05, 0.05),
+    ],
+)
+def test_profiles_are_the_documented_ones(
+    profile: str, flops: float, down: float, up: float, latency: float, speed: float, link: float
+) -> None:
+    """Medians, in Mbit/s, and deviations of logarithms, of 2000 clients; speed and links are independent."""
+    drawn = [devices(profile).draw(0, client) for client in range(2000)]
+    logs = np.log([[each.flops, each.down * 8e-6, each.up * 8e-6] for each in drawn]).T
+    assert np.exp(np.median(logs, axis=1)) == pytest.approx([flops, down, up], rel=0.1)
+    assert logs.std(axis=1) == pytest.approx([speed, link, link], rel=0.07)
+    assert abs(np.corrcoef(logs) - np.eye(3)).max() < 0.1
+    assert {each.latency for each in drawn} == {latency}
+
+
+@pytest.mark.parametrize(
     ("line", "words"),
     [("0,0,1,1,0", "line 2: flops is '0'"), ("0,1,x,1,0", "down is 'x'"), ("0,1,1,1,-1", "latency is '-1'")],
 )
@@ -154,3 +178,36 @@ def test_from_python(tmp_path: Path) -> None:
     )
     assert list(result.history.series(CLOCK).values()) == [2.5, 5.0]
     assert math.isfinite(result.history[-1].train_loss)
+
+
+def test_what_is_in_a_trace_belongs_to_the_experiment(fedacg: Command) -> None:
+    """A trace that was changed makes another experiment: nothing resumes it, and no folder is shared."""
+    path = Path(trace(fedacg.folder, "1e9,1e6,1e6,0", head="flops,down,up,latency\n"))
+    arguments = ("run", "tiny.toml", "-s", "rounds=4", "-s", "clock.profile=devices.csv", "-q")
+    assert fedacg(*arguments, "--out", "first").code == 0
+    described = (fedacg.folder / "first" / "experiment.toml").read_text()
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in described
+    assert fedacg(*arguments, "--out", "first", "--resume").code == 0
+    assert [fedacg(*arguments).out, fedacg(*arguments, "--resume").out] == ["runs/tiny-fedacg-s4\n"] * 2
+
+    old = path.read_bytes()
+    path.write_text(path.read_text().replace("1e9", "2e9"))
+    refused(fedacg(*arguments, "--out", "first", "--resume"), "clock.profile is")
+    assert fedacg(*arguments).out == "runs/tiny-fedacg-s4-2\n"
+    again = ("run", "first/experiment.toml", "--out", "again", "-q")
+    refused(fedacg(*again), "the trace was another when this experiment was described")
+    assert fedacg(*again, "-s", "clock.profile=devices.csv").code == 0, "the path alone is a new experiment"
+    assert fedacg("report", "first", "--out", "page", "-q").code == 0, "a finished run needs no devices"
+    path.write_bytes(old)
+    assert fedacg(*arguments, "--out", "first", "--resume").code == 0
+
+
+def test_runs_with_different_traces_are_rows_of_their_own(fedacg: Command) -> None:
+    for seed, speed in ((0, "1e9"), (1, "1e9"), (2, "2e9")):
+        trace(fedacg.folder, f"{speed},1e6,1e6,0", head="flops,down,up,latency\n")
+        settings = ("-s", "rounds=1", "-s", f"seed={seed}", "-s", "clock.profile=devices.csv")
+        assert fedacg("run", "tiny.toml", *settings, "--out", f"all/{seed}", "-q").code == 0
+    assert fedacg("report", "all", "--out", "page", "-q").code == 0
+    rows = list(csv.DictReader((fedacg.folder / "page" / "table.csv").read_text().splitlines()))
+    assert [row["seeds"] for row in rows] == ["2", "1"], "two seeds of one trace, and another trace"
+    assert all(re.fullmatch(r"\w+ clock\.profile=devices\.csv [0-9a-f]{8}", row["label"]) for row in rows)

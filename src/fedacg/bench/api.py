@@ -29,7 +29,7 @@ from fedacg.report.series import gather
 from fedacg.report.table import Row
 from fedacg.runs.api import Clients, Subject, check_flags, load
 from fedacg.runs.build import check_methods
-from fedacg.runs.callbacks import Callback
+from fedacg.runs.callbacks import Callback, check_callbacks
 from fedacg.runs.progress import make_progress
 from fedacg.runs.runner import Result
 from fedacg.runs.session import Session
@@ -74,6 +74,7 @@ def compare(
     out: Path | str | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    callbacks: Sequence[Callback | type[Callback] | str | Mapping[str, Any]] | None = None,
     progress: bool = False,
     **settings: Unpack[Parameters],
 ) -> Comparison:
@@ -87,17 +88,19 @@ def compare(
         methods: Names, with options after colons; the baselines are `centralised` and `local-only`.
         seeds: The experiment's own by default.
         out: A folder for runs and report, as `fedacg compare` writes it; by default nothing is written.
+        callbacks: As for `fedacg.run`, and told of every run; a class or a name is made anew for each.
         progress: Show a live bar for each run, at a terminal or in a notebook.
 
     The other arguments are those of `fedacg.run`.
     """
     check_flags(resume=resume, overwrite=overwrite, progress=progress)
+    check_callbacks(callbacks or [])
     subject = _subject(experiment, model, clients, test, classes, loss, settings)
     if "method" in settings or "options" in settings:
         raise InputError("method: compare takes several; use methods=, as in methods=['fedacg:lam=0.9']")
     experiments = by_method(subject.tree, _listed("methods", methods, str), _seeds(seeds), subject.parse)
     folder = parse_folder(out) if out is not None else None
-    results = _play(subject, experiments, folder, resume, overwrite, progress, metrics)
+    results = _play(subject, experiments, folder, resume, overwrite, progress, metrics, callbacks)
     first = next(iter(experiments.values()))
     if folder is None:
         return _in_memory(results, first.evaluate.targets)
@@ -118,6 +121,7 @@ def sweep(
     metrics: Mapping[str, Metric] | None = None,
     out: Path | str | None = None,
     resume: bool = False,
+    callbacks: Sequence[Callback | type[Callback] | str | Mapping[str, Any]] | None = None,
     progress: bool = False,
     **settings: Unpack[Parameters],
 ) -> Comparison:
@@ -134,6 +138,7 @@ def sweep(
     The other arguments are those of `compare`.
     """
     check_flags(resume=resume, progress=progress)
+    check_callbacks(callbacks or [])
     subject = _subject(experiment, model, clients, test, classes, loss, settings)
     axes = [
         Axis(KEYS.get(key, key), tuple(map(_written, _listed(f"grid[{key!r}]", values, object))))
@@ -148,9 +153,8 @@ def sweep(
         if folder is not None:
             check_begun(place, run, resume)
     below = folder / "runs" if folder else None
-    results = _play(
-        subject, {place.name: run for place, run in runs.items()}, below, True, False, progress, metrics
-    )
+    named = {place.name: run for place, run in runs.items()}
+    results = _play(subject, named, below, True, False, progress, metrics, callbacks)
     if folder is None:
         return _in_memory(results, next(iter(runs.values())).evaluate.targets)
     written = sweep_report.write(axes, points, folder)
@@ -179,6 +183,7 @@ def _play(
     overwrite: bool,
     progress: bool,
     metrics: Mapping[str, Metric] | None,
+    callbacks: Sequence[Callback | type[Callback] | str | Mapping[str, Any]] | None,
 ) -> dict[str, Result]:
     """The results of all runs, including those that were finished before."""
     check_methods(experiments.values())
@@ -188,7 +193,7 @@ def _play(
 
     def looking_on(name: str) -> list[Callback]:
         display.turn(name)
-        return [display]
+        return [display, *check_callbacks(callbacks or [])]
 
     model = subject.own[0] if subject.own else None
     results: dict[str, Result] = {}

@@ -1,12 +1,14 @@
-"""A grid of settings: every combination of some keys' values, each checked before any is run."""
+"""Settings to try: every combination of some keys' values, or points that are drawn from a declared space."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
 
 from fedacg.bench.folders import folder_name, place
 from fedacg.config.experiment import Experiment
+from fedacg.config.methods import parse
 from fedacg.config.recipe import Tree, override, with_method
 from fedacg.core.files import safe_name
 from fedacg.errors import InputError
@@ -106,3 +108,69 @@ def _check_apart(keys: Sequence[str], points: Sequence[Point]) -> None:
                 f"--grid {', '.join(keys)}: {', '.join(one.values)} and {', '.join(other.values)} "
                 "are the same experiment"
             )
+
+
+# Spaces: what tuning draws its trials from.
+
+Space = Mapping[str, tuple[str, ...]]
+"""Keys and the values that are tried, as they are typed: several, or one range."""
+
+
+def space_of(method: str, tree: Tree, rates: Sequence[str], more: Space) -> Space:
+    """The declared space of a method; options that were typed with it are not searched."""
+    settings = with_method(tree, method)["method"]
+    options = parse(settings["name"]).options()
+    space = {
+        f"method.{name}": tuple(f"{value:g}" for value in option.search)
+        for name, option in options.items()
+        if option.search and name not in settings
+    }
+    return {"local.lr": tuple(rates), **space, **more} if rates else {**space, **more}
+
+
+def parse_range(key: str, values: Sequence[str]) -> tuple[float, float] | None:
+    """The ends of a range `0.003..0.3`; None for a list of values."""
+    if not any(".." in value for value in values):
+        return None
+    low, _, high = values[0].partition("..")
+    try:
+        ends = float(low), float(high)
+    except ValueError:
+        ends = math.nan, math.nan
+    if len(values) > 1 or not 0 < ends[0] < ends[1] < math.inf:
+        why = "a range is two numbers above 0, the smaller first, and stands alone, as in 0.003..0.3"
+        raise InputError(f"{key} = {','.join(values)}: {why}")
+    return ends
+
+
+def spread(ends: tuple[float, float], shares: Sequence[float]) -> list[str]:
+    """A value in each of as many parts of a range, alike in the logarithm, so far into its part; four digits."""
+    low, high = map(math.log, ends)
+    places = [(number + share) / len(shares) for number, share in enumerate(shares)]
+    return [f"{math.exp(low + place * (high - low)):.4g}" for place in places]
+
+
+def draw(method: str, space: Space, trials: int, seed: int) -> list[dict[str, str]]:
+    """So many different points of a space, or all where it has fewer."""
+    from fedacg.core.randomness import numpy_generator  # imports torch, which a grid does without
+
+    ranges = {key: ends for key, values in space.items() if (ends := parse_range(key, values))}
+    lists = {key: values for key, values in space.items() if key not in ranges}
+    sizes = [len(values) for values in lists.values()]
+    points, generator = math.prod(sizes), numpy_generator(seed, f"tune {method}")
+    count = trials if ranges else min(trials, points)
+    drawn: list[int] = []
+    while len(drawn) < count:  # more often than once only beside a range, whose values tell the points apart
+        drawn += generator.choice(points, size=min(count - len(drawn), points), replace=False).tolist()
+    spreads = {}
+    for key, ends in ranges.items():
+        values = spread(ends, numpy_generator(seed, f"tune range {key}").random(trials).tolist())
+        spreads[key] = [values[place] for place in generator.permutation(trials)]
+    found = []
+    for number, point in enumerate(drawn):
+        settings = {key: values[number] for key, values in spreads.items()}
+        for (key, listed), size in zip(lists.items(), sizes, strict=True):
+            point, place = divmod(point, size)
+            settings[key] = listed[place]
+        found.append({key: settings[key] for key in space})
+    return found

@@ -21,7 +21,6 @@ from fedacg.report.runs import load_run
 from fedacg.report.style import by_place
 from fedacg.report.table import Spread
 
-_FIGURE = "Moving average of the test accuracy"
 _LOGARITHMIC = 30
 """Positive numbers that span more than this factor are drawn on a logarithmic axis."""
 
@@ -42,6 +41,8 @@ class Effect:
 
     key: str
     dots: Sequence[Dot]
+    part: str = "test"
+    """Of which data the accuracy is: `test`, or `validation` where such are held out to choose by."""
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -59,7 +60,7 @@ class Effect:
         return Picture(
             name="effect",
             title=f"Effect of {self.key}",
-            caption=f"{_FIGURE} in the last round for each value of {self.key}.",
+            caption=f"{_figure(self.part)} in the last round for each value of {self.key}.",
             alt="; ".join(said) or "No run has finished.",
             png=render(self._figure, "png"),
         )
@@ -90,7 +91,7 @@ class Effect:
         axes.set_xticks(list(places.values()), labels=values)
         axes.minorticks_off()
         axes.set_xlabel(self.key)
-        axes.set_ylabel("test accuracy at the end,\nmoving average, %")
+        axes.set_ylabel(f"{self.part} accuracy at the end,\nmoving average, %")
         axes.grid(color="#e4e4e4", linewidth=0.7)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
@@ -107,6 +108,7 @@ class HeatMap:
 
     axes: tuple[Axis, Axis]
     ends: Mapping[tuple[str, str], Spread | None]
+    part: str = "test"
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -123,7 +125,8 @@ class HeatMap:
         return Picture(
             name="heatmap",
             title=f"{across} and {down}",
-            caption=f"{_FIGURE} in the last round for each pair; the best is framed, a dash means no result.",
+            caption=f"{_figure(self.part)} in the last round for each pair; the best is framed, "
+            "a dash means no result.",
             alt="; ".join(said) or "No run has finished.",
             png=render(self._figure, "png"),
         )
@@ -154,7 +157,7 @@ class HeatMap:
         axes.set_ylabel(down.key)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        figure.colorbar(image, label="test accuracy at the end,\nmoving average, %")
+        figure.colorbar(image, label=f"{self.part} accuracy at the end,\nmoving average, %")
         return figure
 
 
@@ -169,40 +172,53 @@ def _numbers(values: Sequence[str]) -> list[float]:
 def write(axes: Sequence[Axis], points: Sequence[Point], out: Path) -> report.Report:
     """Report on the runs of a grid into `out`, with effect.png, effect.pdf and sweep.csv beside the page.
 
-    A grid of two keys has a heat map as well.
+    A grid of two keys has a heat map as well. Where data are held out to choose by, effects are by these.
     """
-    ends = [_end(point) for point in points]
+    held_out = any(run.data.validation for point in points for run in point.runs.values())
+    part = "validation" if held_out else "test"
+    ends = [_end(point, part) for point in points]
     first, *others = axes
     dots = [
         Dot(point.values[0], _line(others, point.values[1:]), end) for point, end in zip(points, ends, strict=True)
     ]
-    effect = Effect(first.key, dots)
-    words = "The final moving average of the test accuracy over the grid; bars are standard deviations over seeds."
-    pictures, files = [effect.picture], {**effect.files, "sweep.csv": _csv(axes, points, ends).encode()}
+    effect = Effect(first.key, dots, part)
+    words = f"The final {_figure(part).lower()} over the grid; bars are standard deviations over seeds." + (
+        " The test accuracy, in the table above, chooses nothing." if held_out else ""
+    )
+    pictures, files = [effect.picture], {**effect.files, "sweep.csv": _csv(axes, points, ends, part).encode()}
     if len(axes) == 2 and all(len(axis.values) > 1 for axis in axes):
         pairs = {(point.values[0], point.values[1]): end for point, end in zip(points, ends, strict=True)}
-        heat = HeatMap((axes[0], axes[1]), pairs)
+        heat = HeatMap((axes[0], axes[1]), pairs, part)
         pictures, files = [*pictures, heat.picture], {**files, **heat.files}
     chapter = Chapter("Effect", words, [], pictures)
     return report.write([folder for point in points for folder in point.runs], out, None, chapter, files)
 
 
-def _end(point: Point) -> Spread | None:
+def _figure(part: str) -> str:
+    return f"Moving average of the {part} accuracy"
+
+
+def _end(point: Point, part: str) -> Spread | None:
+    """Over all seeds or not at all, as everywhere."""
+    histories = [load_run(folder).history for folder in point.runs]
     rounds = next(iter(point.runs.values())).rounds
-    return average_at([load_run(folder).history for folder in point.runs], rounds)
+    if part == "test":
+        return average_at(histories, rounds)
+    averages = [each.moving_average(figure="validation/accuracy") for each in histories if each.rounds >= rounds]
+    ends = [100 * average[-1] for average in averages if average]
+    return Spread.over(ends) if len(ends) == len(histories) else None
 
 
 def _line(axes: Sequence[Axis], values: Sequence[str]) -> str:
     return ", ".join(f"{axis.key}={value}" for axis, value in zip(axes, values, strict=True))
 
 
-def _csv(axes: Sequence[Axis], points: Sequence[Point], ends: Sequence[Spread | None]) -> str:
+def _csv(axes: Sequence[Axis], points: Sequence[Point], ends: Sequence[Spread | None], part: str) -> str:
     """A row for each point of the grid, full precision."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [*(axis.key for axis in axes), "seeds", "moving_average_percent", "moving_average_percent_std"]
-    )
+    head = "moving_average_percent" if part == "test" else f"{part}_moving_average_percent"
+    writer.writerow([*(axis.key for axis in axes), "seeds", head, f"{head}_std"])
     for point, end in zip(points, ends, strict=True):
         mean, std = (end.mean, end.std) if end else (None, None)
         writer.writerow([*point.values, len(point.runs), mean, std])

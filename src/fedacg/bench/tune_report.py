@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from matplotlib.figure import Figure
 
 from fedacg import report
+from fedacg.bench.grid import parse_range
 from fedacg.bench.tuning import Study, Tuned, expected_best
 from fedacg.core.files import safe_name
 from fedacg.core.output import csv_text
@@ -41,7 +42,10 @@ class Cost:
 
 
 def write(study: Study, found: Sequence[Tuned]) -> report.Report:
-    """Write tune.md, tune.csv, a picture, the tuned experiments, and the report on the chosen trials."""
+    """Write tune.md, tune.csv, a picture, the tuned experiments, and the report on what was chosen.
+
+    That is on its runs with several seeds where there are such, else on the chosen trials.
+    """
     columns = _columns(found)
     figure = _figure(found)
     notes = [
@@ -65,8 +69,10 @@ def write(study: Study, found: Sequence[Tuned]) -> report.Report:
         **{f"tuned-{safe_name(each.method)}.toml": each.experiment.to_toml().encode() for each in found},
     }
     chapter = Chapter("Tuning", said, columns, [picture])
-    spent = [folder for each in found for trial in each.trials for folder in trial.runs]
-    return report.write([each.best.runs[-1] for each in found], study.out, None, chapter, files, spent=spent)
+    trials = [folder for each in found for trial in each.trials for folder in trial.runs]
+    finals = [folder for each in found for folder in each.finals]
+    shown = finals or [each.best.runs[-1] for each in found]
+    return report.write(shown, study.out, None, chapter, files, spent=[*trials, *finals])
 
 
 def table(found: Sequence[Tuned]) -> TerminalTable:
@@ -124,8 +130,11 @@ def _settings(settings: dict[str, str]) -> str:
 
 
 def _space(tuned: Tuned) -> str:
-    sets = "; ".join(f"`{key}` in {{{', '.join(values)}}}" for key, values in tuned.space.items())
-    return f"{sets}: {tuned.points} points"
+    sets = []
+    for key, values in tuned.space.items():
+        ends = parse_range(key, values)
+        sets.append(f"`{key}` from {ends[0]:g} to {ends[1]:g}" if ends else f"`{key}` in {{{', '.join(values)}}}")
+    return "; ".join(sets) + (f": {tuned.points} points" if tuned.points < math.inf else "")
 
 
 def _csv(study: Study, found: Sequence[Tuned]) -> str:

@@ -1,8 +1,11 @@
 """Tuning with a budget: every method gets the same number of trials in a space that is declared beforehand.
 
 A method's space is the product of the search sets of its options, which stand in the catalogue, of the learning
-rates, and of what the user adds. Trials are points of it, drawn without replacement from a stream of its own. They
-are ranked by the validation accuracy alone; the test accuracy plays no part, and is reported for the chosen trial.
+rates, and of what the user adds. A set is a list of values, or a range `0.003..0.3`. A range is cut into as many
+parts as there are trials, alike in the logarithm, and each part gives one value: the same ones to every method, in
+an order of its own. So a method without options has as many trials as one with many. Of lists, points are drawn
+without replacement, from a stream of the method's own. Trials are ranked by the validation accuracy alone; the
+test accuracy plays no part, and is reported for the chosen trial.
 
     random     every trial is played to the end
     halving    all are played for a ninth of the rounds, the best third for a third, the best ninth to the end
@@ -15,26 +18,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fedacg.bench.folders import check_begun, place
+from fedacg.bench.folders import check_begun, place, place_several
+from fedacg.bench.grid import Space, draw, parse_range, space_of
 from fedacg.config.experiment import Experiment
-from fedacg.config.methods import parse
 from fedacg.config.recipe import Tree, find, override, with_method
 from fedacg.core.files import parse_folder, safe_name
-from fedacg.core.randomness import numpy_generator
 from fedacg.errors import InputError, RunError
 from fedacg.report.runs import load_run
 from fedacg.runs.history import History
 
 STRATEGIES = ("random", "halving")
-RATES = ("0.01", "0.03", "0.1", "0.3")
+RATES = ("0.003..0.3",)
 """The learning rates that are tried unless others are given."""
 HELD_OUT = 0.1
 """What is held out to choose by, where the recipe holds out nothing."""
 _KEEP = 3
 """Halving keeps one in so many."""
 
-Space = Mapping[str, tuple[str, ...]]
-"""Keys and the values that are tried, as they are typed."""
 Play = Callable[[Mapping[Path, Experiment]], None]
 """Plays experiments into their folders; one that cannot be finished is left."""
 
@@ -63,6 +63,8 @@ class Tuned:
     experiment: Experiment
     """The recipe with the settings that were chosen."""
     best: Trial
+    finals: Mapping[Path, Experiment]
+    """The runs of the chosen settings with several seeds; none where no seeds were asked for."""
 
     @property
     def judged(self) -> list[float]:
@@ -70,36 +72,10 @@ class Tuned:
         return [trial.scores[0] for trial in self.trials]
 
     @property
-    def points(self) -> int:
-        """How many points the space has."""
-        return math.prod(map(len, self.space.values()))
-
-
-def space_of(method: str, tree: Tree, rates: Sequence[str], more: Space) -> Space:
-    """The declared space of a method; options that were typed with it are not searched."""
-    settings = with_method(tree, method)["method"]
-    options = parse(settings["name"]).options()
-    space = {
-        f"method.{name}": tuple(f"{value:g}" for value in option.search)
-        for name, option in options.items()
-        if option.search and name not in settings
-    }
-    return {"local.lr": tuple(rates), **space, **more} if rates else {**space, **more}
-
-
-def draw(method: str, space: Space, trials: int, seed: int) -> list[dict[str, str]]:
-    """So many different points of a space, or all where it has fewer."""
-    sizes = [len(values) for values in space.values()]
-    points = math.prod(sizes)
-    drawn = numpy_generator(seed, f"tune {method}").choice(points, size=min(trials, points), replace=False)
-    found = []
-    for point in drawn.tolist():
-        settings = {}
-        for (key, values), size in zip(space.items(), sizes, strict=True):
-            point, place = divmod(point, size)
-            settings[key] = values[place]
-        found.append(settings)
-    return found
+    def points(self) -> float:
+        """How many points the space has; infinitely many if there is a range in it."""
+        ranges = any(parse_range(key, values) for key, values in self.space.items())
+        return math.inf if ranges else math.prod(map(len, self.space.values()))
 
 
 def rungs(strategy: str, rounds: int) -> list[int]:
@@ -123,6 +99,7 @@ class Study:
         strategy: str = "random",
         rates: Sequence[str] = RATES,
         more: Space | None = None,
+        seeds: Sequence[int] = (),
     ) -> None:
         if not methods:
             raise InputError("--methods: needs at least one name")
@@ -131,7 +108,7 @@ class Study:
         for method in methods:
             if methods.count(method) > 1:
                 raise InputError(f"--methods: {method!r} is given twice")
-        self.out, self.strategy, self.budget = out, strategy, trials
+        self.out, self.strategy, self.budget, self.seeds = out, strategy, trials, tuple(seeds)
         self._plain = tree
         held_out = tree.get("data", {}).get("validation") or HELD_OUT
         self._tree = override(tree, [f"data.validation={held_out}", "evaluate.test=end"])
@@ -147,6 +124,13 @@ class Study:
         for method in methods:
             for trial in self.trials[method]:
                 self._experiment(self._tree, method, trial, self.rungs[-1])
+
+    def make_room(self, *, reuse: bool) -> None:
+        """Move to another folder, numbered, where this one holds the trials of another study."""
+        searched = {key for space in self.spaces.values() for key in space}
+        free = [*searched, "method.name", *(["rounds"] if len(self.rungs) > 1 else [])]
+        first = {folder.name: experiment for folder, experiment in self.planned(0).items()}
+        self.out = place_several(self.out, first, free, reuse=reuse, below="runs")
 
     def planned(self, rung: int) -> dict[Path, Experiment]:
         """The runs of a rung, those of all methods; after the first rung, of the best of the rung before."""
@@ -172,11 +156,14 @@ class Study:
                     trial.scores.append(score(load_run(trial.runs[rung]).history, self.rungs[rung]))
 
     def play(self, play: Play) -> list[Tuned]:
-        """Play all rungs, and choose."""
+        """Play all rungs, and choose; then play what was chosen with every seed, on all training data."""
         for rung in range(len(self.rungs)):
             play(self.planned(rung))
             self.judge(rung)
-        return [self._chosen(method) for method in self.trials]
+        found = [self._chosen(method) for method in self.trials]
+        if self.seeds:
+            play({folder: run for each in found for folder, run in each.finals.items()})
+        return found
 
     def _chosen(self, method: str) -> Tuned:
         trials = self.trials[method]
@@ -184,7 +171,11 @@ class Study:
         if best.scores[-1] == -math.inf:
             raise RunError(f"tune: no trial of {method} got to its last round")
         experiment = self._experiment(self._plain, method, best, self.rungs[-1])
-        return Tuned(method, self.spaces[method], tuple(trials), experiment, best)
+        finals = {}
+        for seed in self.seeds:
+            run = experiment.model_copy(update={"seed": seed})
+            finals[place(self.out / "final", safe_name(f"{method.replace(':', '-')}-s{seed}"), run)] = run
+        return Tuned(method, self.spaces[method], tuple(trials), experiment, best, finals)
 
     def _experiment(self, tree: Tree, method: str, trial: Trial, rounds: int) -> Experiment:
         settings = [f"{key}={value}" for key, value in trial.settings.items()]
@@ -224,12 +215,13 @@ def tune(
     strategy: str = "random",
     lr: Sequence[float] | None = None,
     space: Mapping[str, Sequence[Any]] | None = None,
+    seeds: Sequence[int] = (),
     out: Path | str = "runs/tune",
     resume: bool = False,
 ) -> list[Tuned]:
     """Tune methods on a recipe with the same number of trials each, and report on them into `out`.
 
-        best, *_ = fedacg.tune("cifar10-small", ["fedacg", "fedavg"], trials=15)
+        best, *_ = fedacg.tune("cifar10-moderate-small", ["fedacg", "fedavg"], trials=15)
         fedacg.run(best.experiment)
 
     Args:
@@ -237,8 +229,10 @@ def tune(
         methods: Names, with options that are not to be searched: "fedacg:beta=0.01".
         trials: For each method.
         strategy: `random`, or `halving`, which plays all trials shortly and only the best to the end.
-        lr: The learning rates to try; 0.01, 0.03, 0.1 and 0.3 by default.
-        space: Further keys and the values to try, as in `{"local.weight_decay": [0, 0.001]}`.
+        lr: The learning rates to try; by default the range from 0.003 to 0.3.
+        space: Further keys and the values to try, as in `{"local.weight_decay": [0, 0.001]}`, or a range, as in
+            `{"method.lam": ["0.5..0.95"]}`.
+        seeds: Play what was chosen with each of these, on all training data, and compare the methods by that.
         out: The folder for runs, tables and the tuned experiments.
         resume: Resume trials that were stopped; finished ones are kept anyway.
 
@@ -258,6 +252,7 @@ def tune(
         strategy=strategy,
         rates=RATES if lr is None else [f"{rate:g}" for rate in lr],
         more={key: tuple(map(str, values)) for key, values in (space or {}).items()},
+        seeds=seeds,
     )
 
     def play(runs: Mapping[Path, Experiment]) -> None:

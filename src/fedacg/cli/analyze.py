@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedacg.cli.run import parse_out
+from fedacg.cli.run import out_option
 from fedacg.cli.stopping import STOPPED, interruptible
 from fedacg.core.output import printable
 from fedacg.errors import InputError
@@ -35,10 +35,7 @@ def analyze(
         int | None,
         typer.Option("--round", "-r", help="The recorded round.", show_default="the last that all runs have"),
     ] = None,
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="The folder to write to.", parser=parse_out, metavar="PATH"),
-    ] = Path("analysis"),
+    out: Annotated[Path, out_option("The folder to write to.")] = Path("analysis"),
     resolution: Annotated[int, typer.Option(help="Points of the surface along each side.")] = 21,
     examples: Annotated[
         int, typer.Option(help="Training examples for the surface, test examples for CKA.")

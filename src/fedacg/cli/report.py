@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedacg.cli.run import parse_names, parse_out
+from fedacg.cli.run import out_option, parse_names
 from fedacg.core.output import printable
 
 Target = Annotated[
@@ -26,10 +26,7 @@ def report(
     folders: Annotated[
         list[Path], typer.Argument(help="Run folders, or folders with run folders below.", show_default=False)
     ],
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="The folder to write the report to.", parser=parse_out, metavar="PATH"),
-    ] = Path("report"),
+    out: Annotated[Path, out_option("The folder to write the report to.")] = Path("report"),
     target: Target = None,
     each_seed: Annotated[
         bool, typer.Option("--each-seed", help="Draw single seeds instead of their deviation.")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -51,6 +51,11 @@ def parse_out(text: str) -> Path:
         raise typer.BadParameter(str(error)) from None
 
 
+def out_option(help: str) -> Any:
+    """`--out`, of every command that writes to a folder."""
+    return typer.Option("--out", "-o", help=help, parser=parse_out, metavar="PATH")
+
+
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the runs and their cost.")]
 ResumeMany = Annotated[
@@ -68,16 +73,7 @@ def run(
     recipe: Recipe,
     method: Method = None,
     settings: Set = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The run folder; runs/NAME-METHOD-sSEED by default.",
-            parser=parse_out,
-            metavar="PATH",
-        ),
-    ] = None,
+    out: Annotated[Path | None, out_option("The run folder; runs/NAME-METHOD-sSEED by default.")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     log: Log = None,
@@ -148,16 +144,7 @@ def compare(
         ),
     ] = None,
     settings: Set = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The folder for runs and report; runs/NAME by default.",
-            parser=parse_out,
-            metavar="PATH",
-        ),
-    ] = None,
+    out: Annotated[Path | None, out_option("The folder for runs and report; runs/NAME by default.")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     log: Log = None,

@@ -16,7 +16,7 @@ from fedacg.cli.run import (
     ResumeMany,
     Seeds,
     Set,
-    parse_out,
+    out_option,
     parse_seeds,
     stopped,
 )
@@ -44,16 +44,7 @@ def sweep(
     method: Method = None,
     seeds: Seeds = None,
     settings: Set = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The folder for runs and report; runs/NAME-sweep by default.",
-            parser=parse_out,
-            metavar="PATH",
-        ),
-    ] = None,
+    out: Annotated[Path | None, out_option("The folder for runs and report; runs/NAME-sweep by default.")] = None,
     resume: ResumeMany = False,
     dry_run: DryRun = False,
     log: Log = None,

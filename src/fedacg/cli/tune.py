@@ -13,8 +13,9 @@ from fedacg.cli.run import (
     Recipe,
     ResumeMany,
     Set,
+    out_option,
     parse_names,
-    parse_out,
+    parse_seeds,
     refuse_options,
     stopped,
 )
@@ -34,23 +35,18 @@ def tune(
         str, typer.Option("--strategy", help="random, or halving: only the best third of each stage goes on.")
     ] = "random",
     lr: Annotated[
-        str | None, typer.Option("--lr", help="Learning rates to try; 0.01,0.03,0.1,0.3 by default, - for none.")
+        str | None,
+        typer.Option("--lr", help="Learning rates to try, a list or a range; 0.003..0.3 by default, - for none."),
     ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option("--grid", "-g", help="A further key and its values, as in local.clip=0,10."),
     ] = None,
-    settings: Set = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The folder for trials and report; runs/NAME-tune by default.",
-            parser=parse_out,
-            metavar="PATH",
-        ),
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="Play what was chosen with each of these, and compare by that.")
     ] = None,
+    settings: Set = None,
+    out: Annotated[Path | None, out_option("The folder for trials and report; runs/NAME-tune by default.")] = None,
     resume: ResumeMany = False,
     log: Log = None,
     quiet: Quiet = False,
@@ -61,14 +57,26 @@ def tune(
     from fedacg.config.experiment import Experiment
 
     first = Experiment.parse(tree)
-    folder = out or Path("runs") / safe_name(f"{first.name}-tune")
+    root = out or Path("runs") / safe_name(f"{first.name}-tune")
     from fedacg.bench.grid import parse_axis
     from fedacg.bench.tuning import RATES, Study
 
     more = {axis.key: axis.values for axis in map(parse_axis, grid or [])}
     rates = RATES if lr is None else [] if lr == "-" else parse_names(lr)
     names = parse_names(methods)
-    study = Study(tree, names, folder, trials=trials, strategy=strategy, rates=rates, more=more)
+    study = Study(
+        tree,
+        names,
+        root,
+        trials=trials,
+        strategy=strategy,
+        rates=rates,
+        more=more,
+        seeds=parse_seeds(seeds) if seeds else (),
+    )
+    if out is None:
+        study.make_room(reuse=resume)
+    folder = study.out
     from rich.console import Console
 
     from fedacg.bench.tune_report import table, write
@@ -80,7 +88,7 @@ def tune(
 
     def play(runs: Mapping[Path, "Experiment"]) -> None:
         begun.extend(runs)
-        announce(console, session, runs, folder / "runs", resume=resume, quiet=quiet)
+        announce(console, session, runs, folder, resume=resume, quiet=quiet)
         with display(console, quiet, runs) as progress:
             play_missing(session, runs, names_of(runs), progress, log or [])  # one that diverged scores nothing
 

@@ -1,5 +1,6 @@
 """The tables of an experiment file that say who takes part: cohorts, populations, failures, the clock."""
 
+import hashlib
 from pathlib import Path
 from typing import Literal, Self
 
@@ -7,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedacg.config.names import GIVEN, PROFILES
 from fedacg.config.section import Section, named
+from fedacg.core.files import MOST_TEXT, read_whole
 from fedacg.errors import InputError, SettingError, unknown
 
 
@@ -104,11 +106,21 @@ class FailureSettings(Section):
         return self
 
 
+_DIGEST = "#sha256="
+
+
+def split_trace(profile: str) -> tuple[str, str] | None:
+    """The path of a trace and the checksum that goes with it, if there is one; None for what is no trace."""
+    path, _, digest = profile.partition(_DIGEST)
+    return (path, digest) if path.endswith(".csv") else None
+
+
 class ClockSettings(Section):
     """How long a visit takes on real devices, and which answers the server waits for."""
 
     profile: str = ""
-    """Devices and links of the clients: `phones`, `hospitals`, `datacentre`, or a trace, which is a file.csv."""
+    """Devices and links of the clients: `phones`, `hospitals`, `datacentre`, or a trace, which is a file.csv. What
+    is in it belongs to the experiment, so its checksum is put behind the path when a description is made."""
     deadline: float = Field(0.0, ge=0)
     """Seconds after which a round ends without late answers; 0 waits for all."""
     over_select: float = Field(1.0, ge=1)
@@ -117,8 +129,13 @@ class ClockSettings(Section):
     @field_validator("profile")
     @classmethod
     def _known_profile(cls, profile: str) -> str:
-        if profile.endswith(".csv"):
-            return str(Path(profile).resolve())
+        if trace := split_trace(profile):
+            path, digest = Path(trace[0]).resolve(), trace[1]
+            try:
+                digest = digest or hashlib.sha256(read_whole(path, MOST_TEXT)).hexdigest()
+            except (OSError, ValueError):  # told when devices are drawn; a report does without them
+                return str(path)
+            return f"{path}{_DIGEST}{digest}"
         if profile and profile not in PROFILES:
             raise InputError(f"{unknown('clock profile', profile, PROFILES)}, or a file.csv")
         return profile

@@ -3,14 +3,15 @@
     client   sends Q(Δ_i), unbiased: E[Q(x)] = x
     server   uses Q(Δ_i) wherever Δ_i stands, its momentum included; so does a client that keeps state
 
-quantise.py defines Q and its bytes. (Reisizadeh et al., AISTATS 2020.)
+quantise.py defines Q and its bytes; with `bucket` = 0 there is one scale for the whole vector.
+(Reisizadeh et al., AISTATS 2020.)
 """
 
 from dataclasses import replace
 
 from fedacg.methods.method import Method
-from fedacg.methods.quantise import Quantise
+from fedacg.methods.quantise import BUCKET, Quantise
 
 
-def quantise_upload(method: Method, bits: float) -> Method:
-    return replace(method, upload=(*method.upload, Quantise(int(bits))))
+def quantise_upload(method: Method, bits: float, bucket: float = BUCKET) -> Method:
+    return replace(method, upload=(*method.upload, Quantise(int(bits), int(bucket))))

@@ -89,10 +89,17 @@ def _sentences(facts: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield "budget: seconds", three_digits(budget["seconds"])
     for machine in facts["machines"]:
         if isinstance(machine, dict):
-            yield "machine", ", ".join(f"{name} {show(value)}" for name, value in machine.items())
+            yield "machine", ", ".join(f"{name} {_quantity(name, value)}" for name, value in machine.items())
     for versions in facts["versions"]:
         if isinstance(versions, dict):
             yield "versions", ", ".join(f"{name} {show(value)}" for name, value in versions.items())
+
+
+def _quantity(name: str, value: object) -> str:
+    """What is known of a machine; its memory is a number of bytes."""
+    if name == "memory" and isinstance(value, int) and not isinstance(value, bool):
+        return human_bytes(value)
+    return show(value)
 
 
 def _listed(name: str, values: Sequence[Any]) -> Iterable[tuple[str, str]]:

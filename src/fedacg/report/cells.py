@@ -49,11 +49,17 @@ def percent(fraction: float) -> str:
 
 def columns_of(rows: Sequence[Row], targets: Sequence[float], ranked: bool = True) -> list[Column]:
     """The cells of the table; best and second best are marked if there is anything to compare."""
-    ranked = ranked and len(rows) > 1
+    bounds = not any(row.contends for row in rows)
+    """Whether there are only baselines, which are then compared with one another."""
+    ranked = ranked and (len(rows) if bounds else sum(row.contends for row in rows)) > 1
 
     def marks(values: Sequence[float | None], spreads: Sequence[Spread | None]) -> list[str]:
-        samples = [row.sample(spread) for row, spread in zip(rows, spreads, strict=True)]
-        return _marks(values, samples) if ranked else [""] * len(rows)
+        entered = [row.contends or bounds for row in rows]
+        samples = [
+            row.sample(spread) if takes else {} for row, spread, takes in zip(rows, spreads, entered, strict=True)
+        ]
+        ours = [value if takes else None for value, takes in zip(values, entered, strict=True)]
+        return _marks(ours, samples) if ranked else [""] * len(rows)
 
     columns = [
         Column("method", tuple(Cell(row.label) for row in rows)),

@@ -10,9 +10,10 @@ import io
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fedacg.config.experiment import Experiment, parse
-from fedacg.config.participation import ClockSettings
+from fedacg.config.participation import ClockSettings, split_trace
 from fedacg.core import plugins
 from fedacg.core.output import csv_text
 from fedacg.errors import InputError
@@ -56,7 +57,7 @@ def parts(material: Material, profiles: Sequence[str]) -> tuple[list[Chapter], d
         groups = _timed(material.groups, name)
         found[name] = [_times(group, material.targets) for group in groups]
         figure = curves.draw(curves_of(groups), Axis.SECONDS, material.targets)
-        short = name.rpartition("/")[2].removesuffix(".csv")
+        short = _short(name).removesuffix(".csv")
         files |= {f"curves-{short}.{kind}": curves.render(figure, kind) for kind in ("png", "pdf")}
         pictures.append(
             Picture(
@@ -74,6 +75,12 @@ def parts(material: Material, profiles: Sequence[str]) -> tuple[list[Chapter], d
     files["clock.md"] = f"{to_markdown(columns)}\n{WORDS}\n".encode()
     files["clock.csv"] = _csv(material, found).encode()
     return [Chapter("Seconds of a federation", WORDS, columns, pictures)], files
+
+
+def _short(profile: str) -> str:
+    """A profile's name; of a trace, that of its file."""
+    trace = split_trace(profile)
+    return Path(trace[0]).name if trace else profile
 
 
 def _timed(groups: Sequence[Group], profile: str) -> list[Group]:
@@ -138,7 +145,7 @@ def _until(history: History, last: int | None) -> float | None:
 def _columns(material: Material, found: Mapping[str, Sequence[Times]]) -> list[Column]:
     columns = [Column("method", tuple(Cell(row.label) for row in material.rows))]
     for name, rows in found.items():
-        short = name.rpartition("/")[2]
+        short = _short(name)
         for place, target in enumerate(material.targets):
             cells = tuple(_cell(times.to_targets[place], times.totals) for times in rows)
             columns.append(Column(f"{short}, to {percent(target)}", cells))

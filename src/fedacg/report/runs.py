@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from fedacg.config.experiment import Experiment, decisive, flatten, show
 from fedacg.config.goals import Goal
 from fedacg.config.methods import method_title
+from fedacg.config.participation import split_trace
 from fedacg.core import files
 from fedacg.core.output import printable_tree
 from fedacg.errors import InputError
@@ -86,6 +87,8 @@ def _telling(members: Sequence[Settings], data_sets: bool) -> list[str]:
 def _part(key: str, value: object) -> str:
     if key == "data.name":
         return show(value)
+    if key == "clock.profile" and (trace := split_trace(str(value))):
+        value = f"{Path(trace[0]).name} {trace[1][:8]}".strip()
     return f"{key.removeprefix('method.')}={show(value)}"
 
 
@@ -210,6 +213,8 @@ def load_run(folder: Path, read: ReadRounds = read_metrics) -> Run:
         rounds = f"{history.rounds} of {experiment.get('rounds', '?')} rounds"
         notes.append(f"{folder}: in progress, {rounds}" if history else f"{folder}: no rounds yet")
     notes += _promised(folder, summary, history)
+    told = (summary or {}).get("notes")
+    notes += [f"{folder}: {note}" for note in told if isinstance(note, str)] if isinstance(told, list) else []
     skipped = [m for m in history if m.test_accuracy is not None and m.test_accuracy != m.test_accuracy]
     if skipped:
         notes.append(f"{folder}: accuracy is not a number in {len(skipped)} rounds, which are ignored")

@@ -86,6 +86,11 @@ class Row:
     goals: tuple[Goal, ...] = ()
     """The goals of `rounds_to` and `bytes_to`; by default, the row's targets."""
 
+    @property
+    def contends(self) -> bool:
+        """Whether it may be the best: what bounds a contest, such as `centralised`, does not win it."""
+        return self.method not in BASELINES
+
     def sample(self, spread: Spread | None) -> Sample:
         """A figure of this row by seed; nothing where some seed has none."""
         known = spread is not None and len(spread.values) == len(self.seeds)
@@ -136,7 +141,7 @@ def headline(rows: Sequence[Row], targets: Sequence[float], *, over: bool) -> st
     `over`, so far.
     """
     known = [row for row in rows if row.moving_average]
-    known = [row for row in known if row.method not in BASELINES] or known  # a baseline does not win
+    known = [row for row in known if row.contends] or known
     if not known:
         return ""
     shown = known[0].shown

@@ -39,7 +39,8 @@ from fedacg.runs.history import read_metrics
 from fedacg.runs.layout_choice import choose_layout
 from fedacg.runs.model_file import load_model
 from fedacg.runs.progress import describe, make_progress
-from fedacg.runs.runner import Result, play, summarise
+from fedacg.runs.provenance import summarise
+from fedacg.runs.runner import Result, play
 from fedacg.runs.session import Session
 from fedacg.simulation.clients import from_csv
 from fedacg.simulation.metrics import RoundMetrics

@@ -5,23 +5,35 @@ which a resumed run restores.
 """
 
 import inspect
+import logging
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import nn
 
 from fedacg.config.experiment import Experiment, parse
 from fedacg.config.goals import rises
 from fedacg.config.sections import CallbackSettings
 from fedacg.core.plugins import is_plugin, load_function
+from fedacg.data.examples import FederatedData, labels
 from fedacg.errors import InputError
+from fedacg.methods.parts import IGNORED
 from fedacg.runs.history import History
 from fedacg.simulation.metrics import RoundMetrics
 
 _KEY = "callbacks"
+_log = logging.getLogger("fedacg")
+_LEAST_PATIENCE, _LEAST_EVALUATIONS, _LEAST_EXAMPLES = 10, 3, 100
+"""Rounds, evaluations and examples below which nothing is said of a run at chance."""
+_MOST_LABELS = 4096
+"""Labels that are looked at to know the most frequent one."""
+_MOMENTUM = "; the second is server momentum λ, which late answers make unstable: try server_lr = 1 − λ"
 
 
 class RunView:
@@ -195,6 +207,57 @@ class BestCheckpoint(_Follows):
         best = self._best(run.history)
         if best is not None and best[0] == run.done:
             run.save()
+
+
+class AtChance(Callback):
+    """Notices a run that learns nothing: for long it is right no more often than one label for all would be.
+
+    It needs an accuracy of labels that are whole numbers, on a hundred examples or more, and only looks on.
+    """
+
+    def __init__(self, experiment: Experiment, data: FederatedData) -> None:
+        self._rate, self._patience = experiment.local.lr, max(_LEAST_PATIENCE, experiment.rounds // 4)
+        self._stale = experiment.asynchronous.buffer > 0
+        during = experiment.evaluate.test == "every"
+        self._figure = "test_accuracy" if during else "validation/accuracy"
+        self._examples = data.test if during else data.validation
+        self._told = False
+
+    @cached_property
+    def chance(self) -> tuple[float, float] | None:
+        """The share of the most frequent label, and what chance may reach: three standard errors more."""
+        count = len(self._examples) if self._examples is not None else 0
+        if self._examples is None or count < _LEAST_EXAMPLES:
+            return None
+        step = -(-count // _MOST_LABELS)
+        found = labels(self._examples, torch.arange(0, count, step))
+        often = Counter() if found.is_floating_point() else Counter(found[found != IGNORED].tolist())
+        if not often:
+            return None
+        share = max(often.values()) / often.total()
+        return share, share + 3 * math.sqrt(share * (1 - share) / count)
+
+    def note(self, history: History) -> str | None:
+        """What is to be said of a run that stands where this history ends; None if it is above chance."""
+        series = list(history.series(self._figure).items())
+        if not series or series[-1][0] < self._patience or self.chance is None:
+            return None
+        above = max((number for number, value in series if value > self.chance[1]), default=0)
+        since = [value for number, value in series if number > above]
+        if len(since) < _LEAST_EVALUATIONS or series[-1][0] - above < self._patience:
+            return None
+        figure, when = re.sub("[/_]", " ", self._figure), f"round {above}" if above else "the start"
+        always = f"naming the most frequent label always gets {100 * self.chance[0]:.1f} %"
+        return (
+            f"the {figure} has been at chance since {when}, {100 * since[-1]:.1f} % in round {series[-1][0]}: "
+            f"{always}. The first suspect is the learning rate, local.lr = {self._rate:g}: try a third and a "
+            "tenth of it"
+        ) + _MOMENTUM * self._stale
+
+    def round(self, run: RunView) -> None:
+        if not self._told and run.metrics.evaluated and (note := self.note(run.history)):
+            self._told = True
+            _log.warning("%s, round %d: %s", run.experiment.method.name, run.done, note)
 
 
 OURS: dict[str, type[Callback]] = {

@@ -1,9 +1,11 @@
-"""Where a result comes from: the commit of this program, the machine, and checksums of the data and their split.
+"""The content of summary.json: figures of the whole run, and where they come from.
 
-They are in summary.json, for the card that goes with every table.
+That is the commit of this program, the machine, and checksums of the data and their split, for the card that goes
+with every table.
 """
 
 import hashlib
+import math
 import os
 import platform
 import subprocess
@@ -13,9 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from fedacg.config.experiment import Experiment
+from fedacg.config.section import STREAMS
 from fedacg.core.inputs import tensors
+from fedacg.core.vector import sha256
 from fedacg.data.examples import Examples, FederatedData
+from fedacg.runs.history import History, Reached
+from fedacg.version import __version__
 
 _CLIENTS, _EACH, _TESTS = 256, 4, 512
 """Most clients, examples of each and test examples in a checksum; they are evenly chosen."""
@@ -85,3 +93,45 @@ def _processor() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[str, Any]:
+    """The figures of a whole run, with what is needed to compare and to reproduce them."""
+    targets, goals = experiment.evaluate.targets, experiment.evaluate.all_goals
+    averages = history.moving_average()
+    return {
+        "name": experiment.name,
+        "method": experiment.method.name,
+        "seed": experiment.seed,
+        "rounds": history.rounds,
+        "accuracy": history.accuracy[-1] if averages else None,
+        "moving_average": averages[-1] if averages else None,
+        "targets": list(targets),
+        "rounds_to": {g.key: str(Reached.of(history.rounds_to(g), history.rounds)) for g in goals},
+        "bytes_to": {g.key: str(Reached.of(history.bytes_to(g), history.total_bytes)) for g in goals},
+        "bytes_down": history.bytes_down,
+        "bytes_up": history.bytes_up,
+        "seconds": history.seconds,
+        "notes": _notes(history),
+        "parameters": vector.numel(),
+        "versions": {
+            "fedacg": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "seeds": {stream: experiment.seed_of(stream) for stream in STREAMS},
+        "commit": commit(),
+        "machine": machine(),
+        "vector_sha256": sha256(vector),
+    }
+
+
+def _notes(history: History) -> list[str]:
+    """What a reader of the figures must know."""
+    evaluated = [metrics for metrics in history if metrics.test_loss is not None]
+    unsound = [metrics.round for metrics in evaluated if not math.isfinite(metrics.test_loss or 0)]
+    if not unsound:
+        return []
+    number = f"{len(unsound)} of {len(evaluated)} evaluated rounds, first in round {unsound[0]}"
+    return [f"the test loss is not a finite number in {number}: outputs that are NaN count as wrong"]

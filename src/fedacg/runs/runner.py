@@ -3,8 +3,6 @@
 This module connects the others; each part of the work is in its own module.
 """
 
-import math
-import platform
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -12,33 +10,30 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedacg import engines
 from fedacg.config.experiment import Experiment
-from fedacg.config.section import STREAMS
-from fedacg.core.vector import FlatModel, Layout, clone, sha256
+from fedacg.core.vector import FlatModel, Layout, clone
 from fedacg.engines import Engine, one_thread
 from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
-from fedacg.runs import provenance
 from fedacg.runs.build import Ingredients, plan
-from fedacg.runs.callbacks import Callback, RunView, named_callbacks
+from fedacg.runs.callbacks import AtChance, Callback, RunView, named_callbacks
 from fedacg.runs.client_states import ROOM, ClientStates, scratch_folder
 from fedacg.runs.engine_choice import choose_engine
 from fedacg.runs.folder import CLIENTS, RunFolder
-from fedacg.runs.history import History, Reached
+from fedacg.runs.history import History
 from fedacg.runs.layout_choice import resumed_layout
 from fedacg.runs.model_file import ModelFile
+from fedacg.runs.provenance import summarise
 from fedacg.runs.recording import Recorder
 from fedacg.runs.start import bound_to_its_rounds, check_cohorts, check_fit, check_states, warm_start
 from fedacg.simulation.clients import ClientFigures, to_csv
 from fedacg.simulation.federation import Federation, ServerState
 from fedacg.simulation.sampling import Presence, Sampler
 from fedacg.simulation.scoring import Metric
-from fedacg.version import __version__
 
 
 @dataclass(frozen=True)
@@ -156,7 +151,9 @@ class _Play:
         callbacks: Sequence[Callback],
     ) -> None:
         self._experiment, self._ingredients, self._federation = experiment, ingredients, federation
-        self._memory, self._store, self._history, self._callbacks = memory, store, history, callbacks
+        self._memory, self._store, self._history = memory, store, history
+        self._chance = AtChance(experiment, ingredients.data)
+        self._callbacks = [*callbacks, self._chance]
         self._written = federation.clients
 
     def result(self) -> Result:
@@ -172,6 +169,8 @@ class _Play:
         flat = self._flat()
         vector = flat.canonical()
         summary = summarise(self._experiment, self._history, vector)
+        if note := self._chance.note(self._history):
+            summary["notes"].append(note)
         if stopping is not None:
             summary["stopped_early"] = stopping
         if origin := self._ingredients.data.origin:
@@ -265,45 +264,3 @@ def _save(store: RunFolder, moment: ServerState, memory: ClientStates) -> None:
     memory.settle(moment.round)
     store.save(moment)
     memory.forget(moment.round)
-
-
-def summarise(experiment: Experiment, history: History, vector: Tensor) -> dict[str, Any]:
-    """The figures of a whole run, with what is needed to compare and to reproduce them."""
-    targets, goals = experiment.evaluate.targets, experiment.evaluate.all_goals
-    averages = history.moving_average()
-    return {
-        "name": experiment.name,
-        "method": experiment.method.name,
-        "seed": experiment.seed,
-        "rounds": history.rounds,
-        "accuracy": history.accuracy[-1] if averages else None,
-        "moving_average": averages[-1] if averages else None,
-        "targets": list(targets),
-        "rounds_to": {g.key: str(Reached.of(history.rounds_to(g), history.rounds)) for g in goals},
-        "bytes_to": {g.key: str(Reached.of(history.bytes_to(g), history.total_bytes)) for g in goals},
-        "bytes_down": history.bytes_down,
-        "bytes_up": history.bytes_up,
-        "seconds": history.seconds,
-        "notes": _notes(history),
-        "parameters": vector.numel(),
-        "versions": {
-            "fedacg": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
-        "seeds": {stream: experiment.seed_of(stream) for stream in STREAMS},
-        "commit": provenance.commit(),
-        "machine": provenance.machine(),
-        "vector_sha256": sha256(vector),
-    }
-
-
-def _notes(history: History) -> list[str]:
-    """What a reader of the figures must know."""
-    evaluated = [metrics for metrics in history if metrics.test_loss is not None]
-    unsound = [metrics.round for metrics in evaluated if not math.isfinite(metrics.test_loss or 0)]
-    if not unsound:
-        return []
-    number = f"{len(unsound)} of {len(evaluated)} evaluated rounds, first in round {unsound[0]}"
-    return [f"the test loss is not a finite number in {number}: outputs that are NaN count as wrong"]

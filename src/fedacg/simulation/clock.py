@@ -9,6 +9,7 @@ under any profile.
 """
 
 import csv
+import hashlib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,8 +21,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedacg.config.names import PROFILES
-from fedacg.config.participation import ClockSettings
-from fedacg.core.files import read_text
+from fedacg.config.participation import ClockSettings, split_trace
+from fedacg.core.files import MOST_TEXT, read_whole
 from fedacg.core.randomness import numpy_generator
 from fedacg.errors import InputError, unknown
 from fedacg.simulation.engine import Job
@@ -82,13 +83,17 @@ _PROFILES: Mapping[str, Profile] = dict(
 class Trace:
     """Devices from the lines of a CSV file; a client has the line that names it, or else draws one."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, digest: str) -> None:
         self._drawn: list[Device] = []
         self._named: dict[int, Device] = {}
         try:
-            lines = list(csv.DictReader(read_text(Path(path)).splitlines()))
+            content = read_whole(Path(path), MOST_TEXT)
+            lines = list(csv.DictReader(content.decode().splitlines()))
         except (OSError, ValueError) as error:
             raise InputError(f"clock.profile = {path!r}: cannot be read: {error}") from None
+        if digest not in ("", found := hashlib.sha256(content).hexdigest()):
+            why = f"the trace was another when this experiment was described (sha256 {digest}, now {found})"
+            raise InputError(f"clock.profile = {path!r}: {why}; give the path alone for a new experiment")
         for number, line in enumerate(lines, start=2):
             device = Device(*(_number(path, number, line, name) for name in ("flops", "down", "up", "latency")))
             if line.get("client"):
@@ -123,8 +128,8 @@ def _number(path: str, line: int, values: Mapping[str, str | None], name: str) -
 
 def devices(profile: str) -> Profile | Trace:
     """The devices of a profile by its name, or of a trace by its path."""
-    if profile.endswith(".csv"):
-        return Trace(profile)
+    if trace := split_trace(profile):
+        return Trace(*trace)
     if profile not in _PROFILES:
         raise unknown("clock profile", profile, (*PROFILES, "a file.csv"))
     return _PROFILES[profile]

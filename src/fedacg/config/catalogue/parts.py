@@ -40,8 +40,11 @@ MODIFIERS: tuple[Modifier, ...] = (
         title="quantised upload",
         reference="Reisizadeh et al., AISTATS 2020",
         link="https://arxiv.org/abs/1909.13014",
-        equation="uploads Q(Δ_i), unbiased, at b bits per entry",
-        options={"bits": Option(4, low=1, high=8, high_open=False, only=(1, 2, 4, 8))},
+        equation="uploads Q(Δ_i), unbiased, at b bits per entry, with a scale per bucket",
+        options={
+            "bits": Option(4, low=1, high=8, high_open=False, only=(1, 2, 4, 8)),
+            "bucket": Option(512, low=0, whole=True),
+        },
         apply="fedacg.methods.fedpaq:quantise_upload",
     ),
     Modifier(
