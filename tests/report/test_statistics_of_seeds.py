@@ -103,7 +103,7 @@ def test_the_interquartile_interval_draws_seeds_within_their_setting() -> None:
 
 
 def test_the_interquartile_interval_draws_all_seeds() -> None:
-    """Of 27 resamples of 0, 0 and 9 one has the mean 9 and eight have 0, which is more than 2.5 % at either end."""
+    """Of 27 resamples of 0, 0 and 9 one has the mean 9 and eight have 0: more than 2.5 % at either end."""
     low, high = statistics.interquartile_interval([[0.0, 0.0, 9.0]])
     assert (low, high) == (0.0, 9.0)
 
