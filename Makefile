@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whole files go to one process each, as starts are shared within a file; the longest come first.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all pytest lint types format package clean
+.PHONY: demo test test-all pytest lint types format docs figures tutorials package clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedacg compare quickstart --methods fedavg,fedprox,fedavgm,fedacg --out runs/demo --overwrite
@@ -25,6 +25,7 @@ test-all: $(VENV)/.installed-dev
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs examples benchmarks src tests
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
@@ -32,6 +33,19 @@ types: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The documents as a site in site/, without network; a broken link or an unknown name ends it.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
+
+# Every figure of the documents, from committed numbers.
+figures: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/figures.py
+
+# What the tutorials' cells show, by running them.
+tutorials: $(VENV)/.installed-dev
+	$(BIN)/python docs/_tools/tutorials.py
 
 # The wheel and the sdist, in dist/.
 package: $(VENV)/.installed-dev
@@ -50,4 +64,4 @@ $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) runs dist build .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) runs dist build site .mypy_cache .pytest_cache .ruff_cache

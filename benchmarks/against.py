@@ -25,7 +25,8 @@ METHODS = ("fedavg", "fedacg")
 def load_speed(root: Path) -> ModuleType:
     """The `benchmarks/speed.py` of a checkout."""
     spec = importlib.util.spec_from_file_location("speed", root / "benchmarks" / "speed.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["speed"] = module
     sys.path.insert(0, str(root / "benchmarks"))
@@ -52,7 +53,8 @@ def start(root: Path, workload: str, method: str, workers: int) -> subprocess.Po
 
 
 def ask(process: subprocess.Popen[str]) -> float:
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write("\n")
     process.stdin.flush()
     return float(process.stdout.readline())

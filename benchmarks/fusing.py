@@ -1,62 +1,93 @@
 """When fusing pays: CPU time per local step and client, alone and in a group, by model and batch size.
 
-    python benchmarks/fusing.py [--turns 9]
+    python benchmarks/fusing.py [--turns 9] [--convolutions]
 
-The rule of `engine.fuse = "auto"` derives from this. It measures CPU time and not seconds, because the machine may
-have other work; all variants take turns, and figures are medians over the turns.
+The rule of `engine.fuse = "auto"` derives from this; with `--convolutions` that of small convolutional networks,
+which are trained channels-last when alone. It measures CPU time, not seconds, because the machine may have other
+work; all variants take turns, and figures are medians over the turns.
 """
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import process_time
 
 import torch
+from torch import nn
 
 from fedacg import methods, models
 from fedacg.config.sections import LocalSettings
 from fedacg.core.round import Round
-from fedacg.core.vector import FlatModel
+from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import TensorExamples
 from fedacg.data.pipelines import PlainPipeline
+from fedacg.runs.layout_choice import example_cost
 from fedacg.simulation import fused, local
 from fedacg.simulation.engine import Task, one_thread
 
-MODELS: dict[str, tuple[str, int, dict[str, object]]] = {
-    "logistic, 64": ("logistic", 64, {}),
-    "mlp, 64-64": ("mlp", 64, {"hidden": [64]}),
-    "logistic, 784": ("logistic", 784, {}),
-    "mlp, 128-128": ("mlp", 128, {"hidden": [128]}),
-    "mlp, 784-50": ("mlp", 784, {"hidden": [50]}),
-    "mlp, 784-100": ("mlp", 784, {"hidden": [100]}),
-    "mlp, 784-200": ("mlp", 784, {"hidden": [200]}),
+
+def dense(name: str, width: int, **options: object) -> tuple[nn.Module, tuple[int, ...]]:
+    return models.build(name, classes=10, shape=(width,), **options), (width,)
+
+
+def convolutional(first: int, second: int, kernel: int, *shape: int) -> tuple[nn.Module, tuple[int, ...]]:
+    """Two convolutions with max-pool and ReLU, and a linear head."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((shape[0], first), (first, second)):
+        layers += [nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2), nn.MaxPool2d(2), nn.ReLU()]
+    head = nn.Linear(second * (shape[1] // 4) * (shape[2] // 4), 10)
+    return nn.Sequential(*layers, nn.Flatten(), head), shape
+
+
+MODELS = {
+    "logistic, 64": partial(dense, "logistic", 64),
+    "mlp, 64-64": partial(dense, "mlp", 64, hidden=[64]),
+    "logistic, 784": partial(dense, "logistic", 784),
+    "mlp, 128-128": partial(dense, "mlp", 128, hidden=[128]),
+    "mlp, 784-50": partial(dense, "mlp", 784, hidden=[50]),
+    "mlp, 784-100": partial(dense, "mlp", 784, hidden=[100]),
+    "mlp, 784-200": partial(dense, "mlp", 784, hidden=[200]),
+}
+CONVOLUTIONAL = {
+    "4-8, 3×3, on 1×8×8": partial(convolutional, 4, 8, 3, 1, 8, 8),
+    "4-8, 3×3, on 1×16×16": partial(convolutional, 4, 8, 3, 1, 16, 16),
+    "8-16, 3×3, on 1×12×12": partial(convolutional, 8, 16, 3, 1, 12, 12),
+    "8-16, 3×3, on 1×16×16": partial(convolutional, 8, 16, 3, 1, 16, 16),
+    "8-16, 3×3, on 1×28×28": partial(convolutional, 8, 16, 3, 1, 28, 28),
+    "6-16, 5×5, on 3×32×32": partial(convolutional, 6, 16, 5, 3, 32, 32),
 }
 GROUPS = (4, 8, 16, 32, 64)
 STEPS = 4
 
 
-def variants(model: str, batch: int) -> tuple[int, dict[int, Callable[[], None]]]:
-    """The model's size, and functions that train clients: one after the other for 1, more at once."""
-    name, width, options = MODELS[model]
-    flat = FlatModel(models.build(name, classes=10, shape=(width,), **options))
+def variants(
+    make: Callable[[], tuple[nn.Module, tuple[int, ...]]], batch: int
+) -> tuple[str, dict[int, Callable[[], None]]]:
+    """The model's size and work, and functions that train so many clients: 1 one after the other, more at once."""
+    module, shape = make()
+    cost = example_cost(module, torch.zeros(1, *shape))
+    alone_flat = FlatModel(clone(module), channels_last=len(shape) == 3)
+    flat = FlatModel(module)
     phi, method, pipeline = flat.w.clone(), methods.build("fedavg"), PlainPipeline()
     settings = LocalSettings(steps=STEPS, batch=batch, weight_decay=0.001, clip=10.0)
     rates = [0.01] * STEPS
     examples = [
-        TensorExamples(torch.randn(2 * batch, width), torch.randint(10, (2 * batch,))) for _ in range(max(GROUPS))
+        TensorExamples(torch.randn(2 * batch, *shape), torch.randint(10, (2 * batch,))) for _ in range(max(GROUPS))
     ]
     round = Round(number=1, clients=max(GROUPS), expected=max(GROUPS), lr=0.01)
     randoms = [Task(round, client, STEPS).random for client in range(max(GROUPS))]
 
     def alone() -> None:
-        flat.w.copy_(phi)
-        local.train(flat, examples[0], pipeline, method, settings, rates, randoms[0])
+        alone_flat.w.copy_(phi)
+        local.train(alone_flat, examples[0], pipeline, method, settings, rates, randoms[0])
 
     def together(group: int) -> None:
         w = phi.expand(group, -1).contiguous()
         fused.train(flat, w, examples[:group], pipeline, method, settings, [rates] * group, randoms[:group])
 
-    return len(phi), {1: alone, **{group: (lambda group=group: together(group)) for group in GROUPS}}
+    size = f"{len(phi):,} | {batch * cost / 1e6:.2f}"
+    return size, {1: alone, **{group: (lambda group=group: together(group)) for group in GROUPS}}
 
 
 def measure(functions: dict[int, Callable[[], None]], turns: int) -> dict[int, float]:
@@ -74,16 +105,18 @@ def measure(functions: dict[int, Callable[[], None]], turns: int) -> dict[int, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=9)
-    turns = parser.parse_args().turns
-    print("| model | parameters | batch | alone, µs |" + "".join(f" {group} at once |" for group in GROUPS))
-    print("| --- |" + " ---: |" * (3 + len(GROUPS)))
-    for model in MODELS:
+    parser.add_argument("--convolutions", action="store_true")
+    arguments = parser.parse_args()
+    columns = "".join(f" {group} at once |" for group in GROUPS)
+    print("| model | parameters | 10⁶ multiplications a step | batch | alone, µs |" + columns)
+    print("| --- |" + " ---: |" * (4 + len(GROUPS)))
+    for model, make in (CONVOLUTIONAL if arguments.convolutions else MODELS).items():
         for batch in (10, 50):
             with one_thread():
-                parameters, functions = variants(model, batch)
-                spent = measure(functions, turns)
+                size, functions = variants(make, batch)
+                spent = measure(functions, arguments.turns)
             cells = "".join(f" {spent[group] / spent[1]:.2f} |" for group in GROUPS)
-            print(f"| {model} | {parameters:,} | {batch} | {spent[1]:.0f} |{cells}", flush=True)
+            print(f"| {model} | {size} | {batch} | {spent[1]:.0f} |{cells}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """Which methods find the common optimum of clients that disagree, and which stall, on quadratics.
 
-    python benchmarks/optimum.py [--rounds 300] [--out docs/results/optimum.png] [METHOD …]
+    python benchmarks/optimum.py [--rounds 300] [--out docs/results/optimum.csv] [METHOD …]
 
 Client i's loss is ½ Σ_k a_ik (w_k − c_ik)², with curvatures a_ik from 0.25 to 2 and centres c_ik of its own, in
 five dimensions; the optimum of the mean loss is θ*_k = Σ_i a_ik c_ik/Σ_i a_ik. Eight clients take K = 10 exact
 gradient steps of η = 0.1, all of them per round or three. Shown is ‖θ − θ*‖ after the last round, the mean of the
 last ten, relative to its value at the start. K steps take client i from θ to c_i + (1 − ηa_i)^K (θ − c_i), so that
-averaging with everybody ends where Σ_i (1 − (1 − ηa_ik)^K)(c_ik − θ_k) = 0, beside the optimum: the dotted line.
+averaging with everybody ends where Σ_i (1 − (1 − ηa_ik)^K)(c_ik − θ_k) = 0, beside the optimum.
 
-With --out every row is written as soon as it is known; the same command continues after the last one.
+With --out every row is written as soon as it is known; the same command continues after the last one. `make
+figures` draws them: the dotted line is where averaging ends.
 
 Methods that use features or class probabilities do not apply here and are skipped.
 """
@@ -19,7 +20,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import rows as table
@@ -134,44 +134,21 @@ def end(name: str, cohort: int, rounds: int) -> float | None:
     return sum(last) / len(last)
 
 
-def draw(rows: list[table.Row], path: Path) -> None:
-    figure = Figure(figsize=(7.5, 0.9 + 0.27 * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    for which, label, marker, colour in (
-        (COLUMNS[1], "everybody takes part", "o", "#1b6ca8"),
-        (COLUMNS[2], f"{COHORT} of {CLIENTS} do", "D", "#d1495b"),
-    ):
-        found = [(place, float(row[which])) for place, row in enumerate(rows) if row[which] != REFUSED]
-        values = [max(value, LEAST) for _, value in found]
-        axes.plot(values, [place for place, _ in found], marker, color=colour, label=label, markersize=5)
-    axes.axvline(where_averaging_ends(), color="#555555", linestyle=":", label="where averaging ends")
-    axes.set_xscale("log")
-    axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
-    axes.invert_yaxis()
-    axes.grid(axis="both", alpha=0.25)
-    axes.set_xlabel("distance to the optimum at the end, of that at the start")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.06), ncols=3, frameon=False)
-    figure.savefig(path, dpi=120)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("methods", nargs="*", metavar="METHOD")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
-    path = arguments.out and arguments.out.with_suffix(".csv")
-    rows = table.read(path)
+    rows = table.read(arguments.out)
     with one_thread():
         for name in arguments.methods or candidates():
             if name not in rows:
                 ends = (written(end(name, cohort, arguments.rounds)) for cohort in (CLIENTS, COHORT))
                 rows[name] = dict(zip(COLUMNS, (name, *ends), strict=True))
-                table.save(path, COLUMNS, in_order(rows))
+                table.save(arguments.out, COLUMNS, in_order(rows))
             method, full, part = rows[name].values()
             print(f"{method:<12}{full:>12}{part:>12}", flush=True)
-    if arguments.out:
-        draw(in_order(rows), arguments.out)
 
 
 def in_order(rows: dict[str, table.Row]) -> list[table.Row]:

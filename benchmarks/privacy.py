@@ -1,7 +1,7 @@
 """Accuracy against ε: FedAvg, FedAvgM and FedACG with `+dp` on FEMNIST, small scale, a simulated larger cohort.
 
 Every method is given the same noise for the same ε: what the server does after the noise costs nothing. Writes
-docs/results/privacy/epsilon.csv and epsilon.png; an existing table is extended, so that it can be stopped.
+docs/results/privacy/epsilon.csv, which `make figures` draws; an existing table is extended, so it can be stopped.
 
     python benchmarks/privacy.py --seeds 3 --rounds 40
 """
@@ -10,9 +10,7 @@ import argparse
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
-
-import matplotlib.pyplot as plt
+from statistics import mean
 
 import fedacg
 from fedacg.core.accounting import Gaussian, least_noise
@@ -56,7 +54,6 @@ def main() -> None:
                 if (method, f"{epsilon:g}", str(seed)) not in done:
                     rows.append(run(method, epsilon, noise, seed, given.rounds, given.workers))
                     write(table, rows)
-    draw(rows, given.folder / "epsilon.png")
 
 
 def noise_for(epsilon: float, rounds: int) -> float:
@@ -107,34 +104,6 @@ def write(table: Path, rows: list[dict[str, str]], fields: Sequence[str] = FIELD
         writer = csv.DictWriter(file, fields, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-
-
-def draw(rows: list[dict[str, str]], path: Path) -> None:
-    labels = [f"{epsilon:g}" if epsilon != float("inf") else "no noise" for epsilon in EPSILONS]
-    figure, axes = plt.subplots(figsize=(6, 4))
-    for method in METHODS:
-        found = [
-            [float(r["accuracy"]) for r in rows if r["method"] == method and float(r["epsilon"]) == e]
-            for e in EPSILONS
-        ]
-        spread = [stdev(each) if len(each) > 1 else 0.0 for each in found]
-        axes.errorbar(
-            range(len(labels)),
-            [100 * mean(each) for each in found],
-            [100 * s for s in spread],
-            label=method,
-            capsize=3,
-            marker="o",
-        )
-    axes.set_xticks(range(len(labels)), labels)
-    axes.set_xlabel(f"ε at δ = {DELTA:g}")
-    axes.set_ylabel("test accuracy, %")
-    seeds = len({row["seed"] for row in rows})
-    data = f"FEMNIST, 300 writers, {rows[0]['rounds']} rounds, {seeds} seeds"
-    axes.set_title(f"{data}\nSIMULATED: noise of a cohort of {COHORT}")
-    axes.legend()
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150, bbox_inches="tight")
 
 
 if __name__ == "__main__":

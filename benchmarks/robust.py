@@ -1,15 +1,12 @@
 """Accuracy against the share of bad clients, for the mean and each robust rule, with two servers, on digits.
 
-Writes docs/results/privacy/robust.csv and robust.png; an existing table is extended.
+Writes docs/results/privacy/robust.csv, which `make figures` draws; an existing table is extended.
 
     python benchmarks/robust.py --seeds 3 --rounds 20
 """
 
 import argparse
 from pathlib import Path
-from statistics import mean
-
-import matplotlib.pyplot as plt
 
 import fedacg
 from privacy import FOLDER, read, write
@@ -51,7 +48,6 @@ def main() -> None:
                     if (server, rule, attack, f"{share:g}", str(seed)) not in done:
                         rows.append(run(server, rule, attack, share, seed, given.rounds))
         write(table, rows, FIELDS)
-    draw(rows, given.folder / "robust.png")
 
 
 def run(server: str, rule: str, attack: str, share: float, seed: int, rounds: int) -> dict[str, str]:
@@ -74,34 +70,6 @@ def run(server: str, rule: str, attack: str, share: float, seed: int, rounds: in
     )
     print(*row.values(), flush=True)
     return row
-
-
-def draw(rows: list[dict[str, str]], path: Path) -> None:
-    figure, grid = plt.subplots(2, len(ATTACKS), figsize=(14, 6), sharex=True, sharey=True)
-    for line, server in zip(grid, ("FedAvg", "FedAvg+ACG"), strict=True):
-        for axes, attack in zip(line, ATTACKS, strict=True):
-            for rule in RULES:
-                of = [
-                    r
-                    for r in rows
-                    if (r["server"], r["rule"]) == (server, rule) and r["attack"] in (attack, "none")
-                ]
-                points = [mean(float(r["accuracy"]) for r in of if float(r["bad"]) == share) for share in SHARES]
-                axes.plot(
-                    [100 * share for share in SHARES],
-                    [100 * point for point in points],
-                    marker=".",
-                    linestyle="--" if rule == "median" else "-",
-                    label=rule,
-                )
-            axes.set_title(f"{server}: {attack}")
-            axes.grid(alpha=0.3)
-        line[0].set_ylabel("test accuracy, %")
-    for axes in grid[-1]:
-        axes.set_xlabel("bad clients, %")
-    grid[0][0].legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
 
 
 if __name__ == "__main__":

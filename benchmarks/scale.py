@@ -1,10 +1,11 @@
 """Seconds and memory of a round, by the size of the cohort and by the number of clients.
 
-    python benchmarks/scale.py [--rounds 15] [--picture scale.png]
+    python benchmarks/scale.py [--rounds 15]
 
 Synthetic(1, 1) clients that are made when they take part, logistic regression, 20 local steps of batch 10, FedACG,
 two worker processes, evaluation left out. Seconds are measured with all federations taking turns, round by round;
-memory is the peak of the parent plus that of its largest worker, each federation in a process of its own.
+memory is the peak of the parent plus that of its largest worker, each federation in a process of its own. The
+table that it prints stands in docs/benchmarks.md, from which `make figures` draws it.
 """
 
 import argparse
@@ -17,8 +18,6 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
-
-from matplotlib.figure import Figure
 
 from fedacg.config.experiment import Experiment
 from fedacg.engines import start
@@ -88,40 +87,9 @@ def times(rounds: int) -> dict[tuple[int, int], list[float]]:
     return seconds
 
 
-def draw(path: Path, seconds: dict[tuple[int, int], float], megabytes: dict[tuple[int, int], float]) -> None:
-    """Both measures against both sizes; what follows the cohort alone lies on the dashed line."""
-    figure = Figure(figsize=(8, 5.6), layout="constrained")
-    axes = figure.subplots(2, 2, sharex="col", sharey="row")
-    sides = (
-        ("clients per round (M)", [(cohort, (USUAL_CLIENTS, cohort)) for cohort in COHORTS]),
-        ("clients in total (N)", [(clients, (clients, USUAL_COHORT)) for clients in CLIENTS]),
-    )
-    usual = USUAL_CLIENTS, USUAL_COHORT
-    for column, (label, points) in enumerate(sides):
-        sizes = [size for size, _ in points]
-        for row, found in enumerate((seconds, megabytes)):
-            axis = axes[row, column]
-            axis.plot(sizes, [found[federation] for _, federation in points], "o-", color="#0b6e99")
-            axis.set_xscale("log")
-            axis.grid(alpha=0.3)
-            if row == 0:
-                axis.set_yscale("log")
-                follows = [size / USUAL_COHORT if column == 0 else 1 for size in sizes]
-                axis.plot(sizes, [seconds[usual] * part for part in follows], "--", color="0.6", zorder=0)
-            else:
-                axis.set_xlabel(label)
-    axes[0, 0].set_ylabel("seconds per round")
-    axes[1, 0].set_ylabel("peak memory, MB")
-    axes[1, 0].set_ylim(0, 1.3 * max(megabytes.values()))
-    axes[0, 0].set_title(f"N = {USUAL_CLIENTS:,}; dashed: in proportion to M", fontsize=9)
-    axes[0, 1].set_title(f"M = {USUAL_COHORT}; dashed: the same for all", fontsize=9)
-    figure.savefig(path, dpi=110)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--picture", type=Path)
     parser.add_argument("--peak", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak:
@@ -141,8 +109,6 @@ def main() -> None:
             f"| {clients:,} | {cohort} | {milliseconds:.0f} | {ratio:.2f} | {milliseconds / cohort:.2f} "
             f"| {megabytes[clients, cohort]:.0f} MB |"
         )
-    if arguments.picture:
-        draw(arguments.picture, seconds, megabytes)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Seconds per round here against the same SGD steps in bare PyTorch loops, in as many one-threaded processes.
 
-    python benchmarks/speed.py [--workers 2] [--rounds 15] [--engine ray] [lenet] [logistic]
+    python benchmarks/speed.py [--workers 2] [--rounds 15] [--engine ray] [--methods …] [lenet] [own] …
 
 The bare loops have their data ready in floating point, start every client from the same model, and do nothing
-but `torch.optim.SGD`: no sampling, no messages, no aggregation. A round here is everything but evaluation. With
-`--engine`, FedAvg with another engine is timed in place of the other methods.
+but `torch.optim.SGD`: no sampling, no messages, no aggregation. A round here is everything but evaluation.
+`own` is `lenet` as a user writes it. With `--engine`, FedAvg with another engine is timed in place of the methods.
 All variants take turns, round by round, because the machine's speed drifts; ratios are medians over the turns.
 """
 
@@ -20,7 +20,8 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from fedacg import methods, models
 from fedacg.config.experiment import Experiment
@@ -28,7 +29,8 @@ from fedacg.data.examples import FederatedData, SplitClients, TensorExamples
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.engines import start
 from fedacg.runs.build import Ingredients, plan
-from fedacg.runs.client_states import ClientStates
+from fedacg.runs.client_states import ROOM, ClientStates
+from fedacg.runs.layout_choice import choose_layout
 from fedacg.simulation.engine import one_thread
 
 METHODS = ("fedavg", "fedprox", "fedavgm", "fedacg")
@@ -46,10 +48,10 @@ class Workload:
     epochs: int
     batch: int
 
-    def module(self) -> models.StagedModel:
+    def module(self) -> nn.Module:
         with torch.random.fork_rng():
             torch.default_generator.manual_seed(0)
-            return models.build(self.model, classes=10, shape=self.shape)
+            return LeNet() if self.model == "own" else models.build(self.model, classes=10, shape=self.shape)
 
     def data(self) -> FederatedData:
         count = self.clients * self.examples
@@ -69,8 +71,31 @@ class Workload:
         return FederatedData("random", clients, test, pipeline, 10, self.shape)
 
 
+class LeNet(nn.Module):
+    """The catalogue's `lenet` for 3×32×32 as a user writes it, without a thought for layouts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 5)
+        self.conv2 = nn.Conv2d(64, 64, 5)
+        self.fc1 = nn.Linear(64 * 5 * 5, 384)
+        self.fc2 = nn.Linear(384, 192)
+        self.fc3 = nn.Linear(192, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        x = torch.flatten(x, 1)
+        x = functional.relu(self.fc1(x))
+        x = functional.relu(self.fc2(x))
+        logits: Tensor = self.fc3(x)
+        return logits
+
+
 WORKLOADS = {
     "lenet": Workload("lenet", 500, 100, (3, 32, 32), cohort=10, epochs=5, batch=10),
+    "own": Workload("own", 500, 100, (3, 32, 32), cohort=10, epochs=5, batch=10),
+    "cnn": Workload("cnn", 500, 100, (3, 32, 32), cohort=10, epochs=5, batch=10),
     "logistic": Workload("logistic", 1000, 20, (64,), cohort=100, epochs=1, batch=10),
     "resnet18": Workload("resnet18", 20, 100, (3, 32, 32), cohort=2, epochs=1, batch=50),
 }
@@ -146,10 +171,12 @@ def our_rounds(
         }
     )
     module = workload.module()
-    ingredients = Ingredients(module, bool(module.channels_last), workload.data(), methods.build(method))
+    data = workload.data()
+    layout = choose_layout(experiment, module, data)
+    ingredients = Ingredients(module, layout, data, methods.build(method))
     started = start(experiment.engine)
     stack.callback(started.close)
-    memory = ClientStates(Path(stack.enter_context(TemporaryDirectory())))
+    memory = ClientStates(Path(stack.enter_context(TemporaryDirectory())), room=ROOM)
     rounds = plan(experiment, ingredients).federation(started, memory, []).run()
     return lambda: (next(rounds), None)[1]
 
@@ -176,17 +203,19 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--engine", help="time FedAvg with worker processes and with this engine")
+    parser.add_argument("--methods", default=",".join(METHODS), help="beside FedAvg, with which all are compared")
     arguments = parser.parse_args()
+    names = list(dict.fromkeys(["fedavg", *arguments.methods.split(",")]))
     print(f"{'workload':<10}{'variant':<10}{'s / round':>10}{'of bare':>9}{'of fedavg':>11}")
     for name in arguments.workloads or WORKLOADS:
         workload = WORKLOADS[name]
         with ExitStack() as stack, one_thread():
             variants = {"bare": bare_rounds(stack, workload, arguments.workers)}
-            for method in METHODS[:1] if arguments.engine else METHODS:
+            for method in names[:1] if arguments.engine else names:
                 variants[method] = our_rounds(stack, workload, arguments.workers, method)
             if arguments.engine:
                 engine = arguments.engine
-                variants[engine] = our_rounds(stack, workload, arguments.workers, METHODS[0], engine)
+                variants[engine] = our_rounds(stack, workload, arguments.workers, names[0], engine)
             seconds = measure(variants, arguments.rounds)
         for variant in variants:
             of_bare, of_fedavg = ratio(seconds, variant, "bare"), ratio(seconds, variant, "fedavg")

@@ -26,6 +26,7 @@ LONGEST = (
     "test_flower_agreement.py",
     "test_ray.py",
     "test_page_browser.py",
+    "test_commands.py",
     "test_bench_runs.py",
     "test_examples.py",
 )

@@ -21,7 +21,7 @@ import numpy as np
 from findings import Peer
 from numpy.typing import NDArray
 from turns import Player
-from workload import CHECKS, WORKLOADS, Workload
+from workload import CHECKS, WORKLOADS, Workload, workers
 
 HERE = Path(__file__).parent
 PEERS = ("fedacg", "bare", "pfl", "flower")
@@ -48,9 +48,8 @@ def scene(workload: Workload) -> Iterator[Path]:
 def player(peer: str, folder: Path, rounds: int, logs: Path) -> Player:
     """A peer that has started and run its first round."""
     programs = environments.make(peer)
-    launcher = (
-        [programs / "torchrun", "--standalone", "--nproc-per-node=2"] if peer == "pfl" else [programs / "python"]
-    )
+    processes = f"--nproc-per-node={workers()}"
+    launcher = [programs / "torchrun", "--standalone", processes] if peer == "pfl" else [programs / "python"]
     environment = dict(os.environ)
     if peer in environments.PACKAGES:
         environment.pop("PYTHONPATH", None)

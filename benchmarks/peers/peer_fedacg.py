@@ -1,5 +1,6 @@
 """FedAvg here: `fedacg.run` with two workers, and everything else as it comes. compare.py starts this program."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def main(folder: Path, rounds: int, turns: Turns) -> None:
     load = given.workload
     module = fedacg.models.build(load.model, classes=workload.CLASSES, shape=load.shape)
     workload.load(module.to(given.theta.dtype), given.theta)
+    store = os.environ.get("PEERS_CHECKPOINT")
+    kept = {"out": store, "resume": Path(store, "run.json").exists(), "save": {"seconds": 0}} if store else {}
     examples = tuple if load.shuffle else lambda pair: InOrder(*pair)
     result = fedacg.run(
         model=module,
@@ -48,7 +51,8 @@ def main(folder: Path, rounds: int, turns: Turns) -> None:
         weight_decay=load.decay,
         clip=load.clip,
         evaluate_every=rounds + 1,
-        workers=2,
+        workers=workload.workers(),
+        **kept,
         on_round=lambda _: turns.played(),
     )
     turns.finish(result.vector.numpy(), {"fedacg": fedacg.__version__, "torch": torch.__version__})

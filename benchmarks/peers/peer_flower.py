@@ -3,6 +3,7 @@
 What the actors do is in flower_client.py. compare.py starts this program.
 """
 
+import random
 import sys
 from importlib.metadata import version
 
@@ -43,6 +44,7 @@ def main(rounds: int, turns: Turns) -> None:
 
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
+        random.seed(0)  # Flower draws cohorts from it
         strategy = InTurns(turns, load.cohort, load.clients)
         module = given.module()
         result = strategy.start(grid=grid, initial_arrays=ArrayRecord(module.state_dict()), num_rounds=rounds)
@@ -56,7 +58,7 @@ def main(rounds: int, turns: Turns) -> None:
         client_app=flower_client.app,
         num_supernodes=load.clients,
         backend_config={
-            "init_args": {"num_cpus": 2},
+            "init_args": {"num_cpus": workload.workers()},
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         },
     )

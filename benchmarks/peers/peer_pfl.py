@@ -3,6 +3,7 @@
 A user's batches are slices of tensors, the same in every epoch. compare.py starts this program by torchrun.
 """
 
+import os
 import sys
 from functools import partial
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.callback.base import TrainingProcessCallback
+from pfl.callback.restore_training import RestoreTrainingCallback
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNTrainHyperParams
@@ -73,7 +75,10 @@ def main(folder: Path, rounds: int, turns: Turns | None) -> None:
         local_optimizer_create=partial(torch.optim.SGD, weight_decay=load.decay),
         central_optimizer=torch.optim.SGD(network.parameters(), lr=1.0),
     )
-    FederatedAveraging().run(
+    algorithm = FederatedAveraging()
+    store = os.environ.get("PEERS_CHECKPOINT")
+    keeper = [RestoreTrainingCallback([model, algorithm], store, checkpoint_frequency=1)] if store else []
+    algorithm.run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=rounds,
             evaluation_frequency=NEVER,
@@ -88,7 +93,7 @@ def main(folder: Path, rounds: int, turns: Turns | None) -> None:
             local_batch_size=load.batch,
             local_max_grad_norm=load.clip,
         ),
-        callbacks=[Turn(turns)],
+        callbacks=[*keeper, Turn(turns)],
     )
     if turns:
         turns.finish(workload.vector(network).numpy(), {"pfl": version("pfl"), "torch": torch.__version__})

@@ -5,6 +5,7 @@ is in its own file, when it may play them in turns.py.
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -46,6 +47,11 @@ class Workload:
             torch.default_generator.manual_seed(0)
             np.save(folder / "theta.npy", vector(self.module()).numpy())
         (folder / "workload.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+def workers() -> int:
+    """How many workers a peer starts: two, unless bits.py asks for another number."""
+    return int(os.environ.get("PEERS_WORKERS", "2"))
 
 
 def lenet(shape: tuple[int, ...]) -> nn.Module:

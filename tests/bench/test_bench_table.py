@@ -23,7 +23,7 @@ Accuracy = Callable[[Experiment, int], float | None]
 
 
 def made_up(folder: Path, experiment: Experiment, accuracy: Accuracy, rounds: int | None = None) -> None:
-    """A run folder as if the experiment had been played, or only so many rounds of it; 10 bytes a round."""
+    """A run folder as if the experiment had been played, or only so many rounds of it; 10 bytes per round."""
     folder.mkdir(parents=True)
     (folder / "experiment.toml").write_text(experiment.to_toml())
     last = rounds or experiment.rounds

@@ -1,4 +1,4 @@
-"""What crosses the network: bytes a round for every method, as METHODS has them, counted and told."""
+"""Messages: bytes per round of every method, as METHODS has them."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The documents against the code: links, commands, tables of settings, printed output, blocks of Python."""
+"""The documents against the code: links, commands, tables of settings, printed output."""
 
 import ast
 import inspect
@@ -33,14 +33,6 @@ DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")],
     key=lambda path: str(path),
 )
-RUNNABLE = [
-    "docs/analysis.md",
-    "docs/bring-your-own.md",
-    "docs/data.md",
-    "docs/participation.md",
-    "docs/reproducibility.md",
-    "docs/developers/add-a-method.md",
-]
 PRINTED = {"fedacg --version", "fedacg methods", "fedacg recipes"}
 """Commands whose output in a document must be what they print; errors are compared too."""
 
@@ -132,7 +124,7 @@ def test_a_command_in_a_document_can_be_typed(document: str, line: str) -> None:
         case "fedacg":
             check_fedacg(arguments)
         case "make":
-            targets = re.findall(r"^(\w+):", read("Makefile"), re.MULTILINE)
+            targets = re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE)
             assert set(arguments) <= set(targets)
         case "python":
             files = [argument for argument in arguments if argument.endswith(".py")]
@@ -290,8 +282,8 @@ def cited(owner: Entry | Modifier) -> str:
     return f"[{owner.reference}]({owner.link})"
 
 
-def test_the_readme_names_all_methods_and_parts() -> None:
-    table = {row[0]: row[1] for row in rows(read("README.md"), "| | now")}
+def test_the_page_of_what_is_included_names_all_methods_and_parts() -> None:
+    table = {row[0]: row[1] for row in rows(read("docs/features.md"), "| | included")}
     assert re.findall(r"`(\w+)`", table["methods"]) == list(METHODS)
     assert set(re.findall(r"`\+([\w-]+)`", table["parts"])) == set(MODIFIERS)
 
@@ -393,35 +385,3 @@ def test_packages_import_from_lower_layers_only() -> None:
             if layer[other] >= layer[package]:
                 upward.append(f"{path.relative_to(SOURCE)} → {module}")
     assert upward == []
-
-
-# Python
-
-
-@pytest.fixture
-def own_catalogue() -> Iterator[None]:
-    """What a document adds to the catalogue of methods is taken out again."""
-    tables: list[dict[str, Any]] = [METHODS, MODIFIERS]  # type: ignore[list-item]
-    before = [dict(table) for table in tables]
-    yield
-    for table, entries in zip(tables, before, strict=True):
-        table.clear()
-        table.update(entries)
-
-
-@pytest.mark.parametrize("document", RUNNABLE)
-@pytest.mark.usefixtures("own_catalogue")
-def test_the_python_of_a_document_runs(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {"__name__": "document"}
-    for number, block in enumerate(blocks(read(document), "python"), start=1):
-        exec(compile(block, f"{document}, block {number}", "exec"), namespace)
-    for name, value in list(namespace.items()):
-        if name.startswith("test_"):
-            value()
-
-
-def test_no_other_document_has_python_that_is_not_run() -> None:
-    tested = {*RUNNABLE, "README.md"}
-    with_python = {named(path) for path in DOCUMENTS if blocks(path.read_text(encoding="utf-8"), "python")}
-    assert with_python == tested

@@ -82,7 +82,7 @@ def test_the_network_has_the_gradient_that_the_numbers_below_rest_on() -> None:
 
 
 def test_moon_turns_features_away_from_the_clients_last_ones() -> None:
-    # μ = 3, T = ½, η_g = ½, one step a round.
+    # μ = 3, T = ½, η_g = ½, one step per round.
     # Round 1: z_p = z_g, so the step is FedAvg's: w = (1 + 2/7 ln 2, ln 2 + 2/7), which the client keeps, and
     #   θ = φ + ½Δ = (1 + 1/7 ln 2, ln 2 + 1/7).
     # Round 2 starts at φ = θ, features (1, a) with a = 1 + 1/7 ln 2; the kept ones are (1, p), p = 1 + 2/7 ln 2.

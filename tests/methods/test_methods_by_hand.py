@@ -65,7 +65,7 @@ def test_fedadam_has_no_bias_correction_and_starts_v_at_tau_squared() -> None:
 
 
 def test_fedacg_broadcasts_the_lookahead_point_and_pulls_towards_it() -> None:
-    # λ = 0.5, β = 0.2, two steps a round. Round 1: m = 0, so φ = θ = 0 and it is FedProx's round:
+    # λ = 0.5, β = 0.2, two steps per round. Round 1: m = 0, so φ = θ = 0 and it is FedProx's round:
     #   m = Δ = (0.175, 1.05) = θ.
     # Round 2: φ = θ + ½m = (0.2625, 1.575). With e = φ − c, a step is w ← w − ½((w − c) + 0.2(w − φ)):
     #   first step w = φ − ½e; second w = φ − ½e − ½(½e − 0.1e) = φ − 0.7e, so Δ_i = 0.7(c_i − φ)

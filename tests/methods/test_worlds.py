@@ -177,7 +177,7 @@ def test_who_was_asked_and_who_answered_stands_in_the_metrics(fedacg: Command) -
     assert all(set(line["answered"]) <= set(line["cohort"]) for line in lines)
     assert any(len(line["answered"]) < len(line["cohort"]) for line in lines)
     assert any(line.get("stragglers") for line in lines)
-    assert {line["bytes_down"] for line in lines} == {3 * 4 * 1210}, "three downloads of 1210 parameters a round"
+    assert {line["bytes_down"] for line in lines} == {3 * 4 * 1210}, "three downloads of 1210 parameters per round"
     read = [RoundMetrics.from_json(json.dumps(line)) for line in lines]
     assert [list(metrics.arrived) for metrics in read] == [line["answered"] for line in lines]
 

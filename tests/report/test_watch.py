@@ -1,4 +1,4 @@
-"""Runs looked at while they go on: reading what is new, the live page, its server and the command."""
+"""Runs watched while they are in progress: reading what is new, the live page, its server and the command."""
 
 import http.client
 import json

@@ -31,9 +31,9 @@ def visits(folder: Path) -> set[str]:
     return {path.stem for path in folder.glob("*/*")}
 
 
-def three_rounds(folder: Path) -> ClientStates:
+def three_rounds(folder: Path, room: int = 0) -> ClientStates:
     """Clients 0 and 1 take part in round 1, 1 and 2 in round 2, 1 in round 3; a state is round + client/10."""
-    memory = ClientStates(folder)
+    memory = ClientStates(folder, room=room)
     memory.rewind(0)
     for round, cohort in enumerate(([0, 1], [1, 2], [1]), start=1):
         for i in cohort:
@@ -150,6 +150,59 @@ def test_the_states_a_checkpoint_counts_on_reach_the_disk_before_it(
     assert synced == states | {str(folder) for folder in (tmp_path / "0", tmp_path, tmp_path.parent)}
 
 
+BYTES = 12
+"""Of a state here."""
+
+
+def test_states_that_no_checkpoint_counts_on_yet_stay_in_memory(tmp_path: Path) -> None:
+    memory = three_rounds(tmp_path, room=5 * BYTES)
+    assert visits(tmp_path) == set()
+    assert found(memory) == pytest.approx([1.0, 3.1, 2.2])
+    memory.settle(2)  # what round 3 has written is not asked for, and what round 1 wrote of client 1 is outdated
+    assert visits(tmp_path) == {"0-1", "1-2", "2-2"}
+    memory.forget(2)
+    assert visits(tmp_path) == {"0-1", "1-2", "2-2"}
+    assert found(memory) == pytest.approx([1.0, 3.1, 2.2])
+    resumed = ClientStates(tmp_path, room=5 * BYTES)
+    resumed.rewind(2)
+    assert found(resumed) == pytest.approx([1.0, 2.1, 2.2])
+
+
+def test_where_memory_has_no_more_room_the_oldest_states_are_written(tmp_path: Path) -> None:
+    memory = three_rounds(tmp_path, room=2 * BYTES)
+    assert visits(tmp_path) == {"0-1", "1-1", "1-2"}
+    assert found(memory) == pytest.approx([1.0, 3.1, 2.2])
+    memory.settle(3)
+    memory.forget(3)
+    assert visits(tmp_path) == {"0-1", "1-3", "2-2"}
+    memory.write(4, 0, vector(4))
+    assert found(memory) == pytest.approx([4, 3.1, 2.2])
+
+
+def test_forgotten_states_give_their_room_back(tmp_path: Path) -> None:
+    memory = ClientStates(tmp_path, room=2 * BYTES)
+    for round in range(1, 50):
+        memory.write(round, 0, vector(round))
+        memory.forget(round)
+    assert visits(tmp_path) == set()
+    assert found(memory, 1) == [49]
+
+
+def test_going_back_keeps_what_only_memory_had(tmp_path: Path) -> None:
+    memory = three_rounds(tmp_path, room=100 * BYTES)
+    memory.rewind(2)
+    assert found(memory) == pytest.approx([1.0, 2.1, 2.2])
+    assert visits(tmp_path) == {"0-1", "1-2", "2-2"}
+
+
+def test_a_state_in_memory_is_a_copy_on_the_way_in_and_out(tmp_path: Path) -> None:
+    memory, state = ClientStates(tmp_path, room=100 * BYTES), vector(1)
+    memory.write(1, 0, state)
+    state["g"].zero_()
+    memory.read(0)["g"].zero_()
+    assert found(memory, 1) == [1]
+
+
 def test_states_of_several_vectors_and_types_come_back_as_they_were(tmp_path: Path) -> None:
     memory = ClientStates(tmp_path)
     state = {"h": torch.randn(5, dtype=torch.float64), "g": torch.randn(5)[::1], "buffers": torch.zeros(0)}
@@ -161,7 +214,11 @@ def test_states_of_several_vectors_and_types_come_back_as_they_were(tmp_path: Pa
         assert torch.equal(back[name], state[name])
 
 
-def test_a_full_disk_is_told_and_the_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("room", "round"), [(0, 3), (10**6, "[234]")], ids=["at once", "with the checkpoint"])
+def test_a_full_disk_is_told_and_the_run_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, round: int | str
+) -> None:
+    monkeypatch.setattr("fedacg.runs.runner.ROOM", room)
     experiment = tiny(tmp_path, "rounds=4", "method.name=feddyn", "data.clients=5")
     whole = play(experiment, prepare(experiment))
     real = ClientStates.write
@@ -172,7 +229,7 @@ def test_a_full_disk_is_told_and_the_run_resumes(tmp_path: Path, monkeypatch: py
         real(memory, round, client, state)
 
     monkeypatch.setattr(ClientStates, "write", full)
-    with pytest.raises(RunError, match=r"-3.safetensors: cannot be written: .*No space left"):
+    with pytest.raises(RunError, match=rf"-{round}.safetensors: cannot be written: .*No space left"):
         play(experiment, prepare(experiment), folder=tmp_path / "run")
     monkeypatch.undo()
     resumed = play(experiment, prepare(experiment), folder=tmp_path / "run", resume=True)

@@ -224,7 +224,7 @@ def test_what_has_no_sense_is_refused(options: dict[str, Any], words: str) -> No
 
 
 def test_centralised_takes_the_steps_of_a_cohort_on_all_data() -> None:
-    """Two of four clients take part, three steps each: six steps a round on all examples, by a naive loop."""
+    """Two of four clients take part, three steps each: six steps per round on all examples, by a naive loop."""
     result = run(method="centralised")
     model = network()
     x, y = torch.cat([x for x, _ in PAIRS]), torch.cat([y for _, y in PAIRS])

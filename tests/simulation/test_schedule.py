@@ -69,7 +69,7 @@ def test_the_rate_of_every_step_is_that_worked_out_by_hand(settings: dict[str, A
 
 
 def test_the_sum_of_a_constant_rate_is_k_times_the_rate_to_the_bit() -> None:
-    assert total_rate([0.1] * 10) == 10 * 0.1 != sum([0.1] * 10)
+    assert total_rate((0.1,) * 10) == 10 * 0.1 != sum([0.1] * 10)
 
 
 def test_a_run_takes_its_steps_at_the_rates_of_its_schedules() -> None:

@@ -221,7 +221,7 @@ def tune(
 ) -> list[Tuned]:
     """Tune methods on a recipe with the same number of trials each, and report on them into `out`.
 
-        best, *_ = fedacg.tune("cifar10-small", ["fedacg", "fedavg"], trials=15)
+        best, *_ = fedacg.tune("cifar10-moderate-small", ["fedacg", "fedavg"], trials=15)
         fedacg.run(best.experiment)
 
     Args:

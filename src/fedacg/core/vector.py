@@ -7,6 +7,7 @@ algebra and a local step a handful of in-place operations. Nothing here knows of
 import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -108,6 +109,18 @@ class FlatModel:
         self._buffers = list(_persistent_buffers(module))
         for buffer in self._buffers:
             buffer.data = buffer.data.clone()
+
+    @contextmanager
+    def at(self, vector: Tensor) -> Iterator[None]:
+        """The module at another vector like `w`, without a copy of either; gradients go to `g` as ever."""
+        own = [p.data for p in self._parameters]
+        for p, part in zip(self._parameters, self.unfold(vector).values(), strict=True):
+            p.data = part
+        try:
+            yield
+        finally:
+            for p, part in zip(self._parameters, own, strict=True):
+                p.data = part
 
     def load(self, vector: Tensor, buffers: Tensor) -> None:
         """Overwrite parameters and buffers."""

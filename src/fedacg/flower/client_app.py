@@ -145,7 +145,7 @@ class Node:
         self.data: NodeData = read_node_data(self.experiment, self.options)
 
     def job(self, order: Order) -> Job:
-        ingredients = prepare(self.experiment, self.data.as_client(order.classes, order.clients))
+        ingredients = prepare(self.experiment, self.data.as_client(order.classes, order.clients), deployed=True)
         return make_job(self.experiment, ingredients)
 
     def states(self, order: Order, job: Job) -> ClientStates:

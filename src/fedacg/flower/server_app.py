@@ -60,7 +60,7 @@ def serve(experiment: Experiment, grid: Grid, config: Mapping[str, Any]) -> Resu
     if options.min_replies > cohort:
         raise InputError(f"min-replies = {options.min_replies}: only {cohort} clients are asked per round")
     members.save(folder)
-    ingredients = prepare(experiment, roll.data)
+    ingredients = prepare(experiment, roll.data, deployed=True)
     if isinstance(roll, NamedRoll):
         roll.clients.dtype = _input_type(ingredients)
     _log.info("run folder: %s", folder)

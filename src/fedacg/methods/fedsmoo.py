@@ -41,10 +41,10 @@ class AgreedAscent(LocalStep):
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
         mu = self._mu[: len(w)]
-        u = gradient() - mu - self._s
+        u = (gradient() - mu).sub_(self._s)
         epsilon = u.mul_(self.rho / (torch.linalg.vector_norm(u, dim=-1, keepdim=True) + _TINY))
         mu.add_(epsilon).sub_(self._s)
-        return gradient(w + epsilon)
+        return gradient(epsilon.add_(w))
 
     def end(self, delta: Tensor, departure: Departure) -> None:
         departure.send("mu", self._mu)

@@ -48,7 +48,7 @@ class ProximalAscent(LocalStep):
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
         p = gradient.of(self.proximal)
         scale = self.rho / (torch.linalg.vector_norm(p) + _TINY)
-        return gradient(w + (w - self._phi).abs_().mul_(p).mul_(scale))
+        return gradient((w - self._phi).abs_().mul_(p).mul_(scale).add_(w))
 
 
 def fedsol(rho: float, server_lr: float) -> Method:

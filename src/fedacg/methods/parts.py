@@ -173,4 +173,5 @@ class Proximal(Correction):
         self._phi, self._scratch = assignment.phi, assignment.scratch
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        g.add_(torch.sub(w, self._phi, out=self._scratch[: len(w)]), alpha=self.mu)
+        if self.mu:
+            g.add_(torch.sub(w, self._phi, out=self._scratch[: len(w)]), alpha=self.mu)

@@ -52,7 +52,7 @@ class Reply:
     buffers: Tensor = field(default_factory=lambda: torch.empty(0))
     """How its normalisation buffers changed."""
     payloads: Message = field(default_factory=dict)
-    """Its vectors as the links of an upload chain encoded them, for rules that add up the sent numbers themselves."""
+    """Its vectors as an upload chain's links encoded them, for rules that add up the sent numbers themselves."""
 
 
 class Network(Protocol):

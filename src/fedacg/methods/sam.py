@@ -41,7 +41,7 @@ class Ascent(LocalStep):
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
         g = gradient()
-        return gradient(w + self.ascent(g, w)) if self.rho else g
+        return gradient(self.ascent(g, w).add_(w)) if self.rho else g
 
     def ascent(self, g: Tensor, w: Tensor) -> Tensor:
         """ε"""

@@ -91,7 +91,7 @@ def resnet18(shape: Sequence[int], classes: int) -> StagedModel:
         nn.Sequential(Block(128, 256, stride=2), Block(256, 256)),
         nn.Sequential(Block(256, 512, stride=2), Block(512, 512), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
     ]
-    model = StagedModel(stages, nn.Linear(512, classes))
+    model = StagedModel(stages, nn.Linear(512, classes), channels_last=False)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

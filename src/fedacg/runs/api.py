@@ -36,6 +36,7 @@ from fedacg.runs.folder import (
     read_summary,
 )
 from fedacg.runs.history import read_metrics
+from fedacg.runs.layout_choice import choose_layout
 from fedacg.runs.model_file import load_model
 from fedacg.runs.progress import describe, make_progress
 from fedacg.runs.provenance import summarise
@@ -89,7 +90,7 @@ def run(
         classes: The number of classes; counted from all labels by default.
         loss: `loss(outputs, labels)` in place of cross-entropy.
         channels_last: Memory layout of convolutions (the key `model.layout`); by default the model's own
-            preference, if it has one.
+            preference, if it has one, else True for a network with convolutions that supports it.
         cohorts: The clients of every round, for tests and replays, instead of sampling.
         sampler: A function that chooses the clients of a round from a `Draw`, which has the history.
         out: A run folder to write; by default nothing is written.
@@ -241,13 +242,11 @@ class Subject:
         if any(p.device.type != "cpu" for p in trainable(model)):
             raise InputError("model: its parameters are not on the CPU; move it there and set device=")
         method = methods.build(experiment.method.name, experiment.method.options)
-        layout = experiment.model.layout
-        wish = bool(getattr(model, "channels_last", False)) if layout == "auto" else layout == "channels-last"
         try:
             federated = set_aside(experiment, federated)
         except SettingError as error:
             raise error.under(self.spell(error.key)) from None
-        return Ingredients(model, wish, federated, method)
+        return Ingredients(model, choose_layout(experiment, model, federated), federated, method)
 
 
 def load(folder: Path | str, *, model: nn.Module | None = None, trust: bool = False) -> Result:

@@ -30,6 +30,7 @@ from fedacg.methods.dp import promise_of
 from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
 from fedacg.runs.checks import check_fit, check_memory, check_needs, check_numbers
+from fedacg.runs.layout_choice import choose_layout, preference_of
 from fedacg.runs.provenance import checksums
 from fedacg.simulation import fused
 from fedacg.simulation.account import Account
@@ -90,8 +91,14 @@ def check_methods(experiments: Iterable[Experiment]) -> None:
         methods.build(experiment.method.name, experiment.method.options)
 
 
-def prepare(experiment: Experiment, federated: FederatedData | None = None) -> Ingredients:
-    """Build what a description names; data loaded before can be passed in."""
+def prepare(
+    experiment: Experiment, federated: FederatedData | None = None, *, deployed: bool = False
+) -> Ingredients:
+    """Build what a description names; data loaded before can be passed in.
+
+    A deployed network without a preference gets the ordinary layout: server and nodes must have the same one,
+    whatever their versions.
+    """
     method = methods.build(experiment.method.name, experiment.method.options)
     federated = federated or load_data(experiment)
     experiment.check_cohorts(len(federated.clients))
@@ -111,8 +118,8 @@ def prepare(experiment: Experiment, federated: FederatedData | None = None) -> I
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream_seed(weights, "model"))
         module = models.build(settings.name, **named)
-    wish = bool(getattr(module, "channels_last", False))
-    channels_last = wish if settings.layout == "auto" else settings.layout == "channels-last"
+    ordinary = deployed and settings.layout == "auto" and preference_of(module) is None
+    channels_last = not ordinary and choose_layout(experiment, module, federated)
     return Ingredients(module, channels_last, federated, method)
 
 

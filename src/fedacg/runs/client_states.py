@@ -4,6 +4,9 @@ A visit writes a file of its own, `SHARD/CLIENT-ROUND.safetensors`, and never to
 goes back to the checkpoint of a round finds the states of that round, whatever was written after it. A shard
 holds a thousand clients, so that no folder gets long. A run without a folder uses a temporary one;
 start-up removes what killed processes left.
+
+Only a checkpoint depends on the disk. Until one is written, states stay in memory as far as there is room, and
+those outdated by then are never written.
 """
 
 import fcntl
@@ -21,7 +24,7 @@ from shutil import rmtree
 from safetensors import SafetensorError
 
 from fedacg.core import files, vector_files
-from fedacg.core.messages import Message
+from fedacg.core.messages import Message, message_bytes
 from fedacg.core.vector import CANONICAL, Layout
 from fedacg.errors import InputError, RunError
 
@@ -74,11 +77,22 @@ _OLDER_VISIT = re.compile(r"([0-9]{1,18})\.safetensors")
 """In the first format, below a folder for every client."""
 
 
-class ClientStates:
-    """The states of clients below one folder; only files with such names are touched."""
+ROOM = 2**26
+"""Bytes of states that a run keeps in memory, at most."""
 
-    def __init__(self, folder: Path, layout: Layout = CANONICAL, *, sealed: bool = True) -> None:
-        self._folder, self._layout, self._sealed = folder, layout, sealed
+
+class ClientStates:
+    """The states of clients below one folder; only files with names of the kind above are touched there.
+
+    Those written last are in memory too, as many as have room; without any, each is on the disk at once.
+    """
+
+    def __init__(self, folder: Path, layout: Layout = CANONICAL, *, sealed: bool = True, room: int = 0) -> None:
+        self._folder, self._layout, self._sealed, self._room = folder, layout, sealed, room
+        self._near: dict[tuple[int, int], Message] = {}
+        """States in memory by client and round, the oldest first."""
+        self._unwritten: set[tuple[int, int]] = set()
+        """Those of them that are not on the disk."""
         self._visits: defaultdict[int, list[int]] = defaultdict(list)
         """The rounds whose states are there, by client, in ascending order."""
         self._unsettled: set[int] = set()
@@ -86,6 +100,10 @@ class ClientStates:
 
     def rewind(self, round: int) -> None:
         """Go back to the states after a round; 0 removes all."""
+        for key in [key for key in self._unwritten if key[1] <= round]:
+            self._put(*key)
+        for key in list(self._near):
+            self._drop(*key)
         self._visits.clear()
         self._unsettled.clear()
         try:
@@ -121,6 +139,8 @@ class ClientStates:
         visits = self._visits.get(client)
         if not visits:
             return {}
+        if (client, visits[-1]) in self._near:
+            return {name: vector.clone() for name, vector in self._near[client, visits[-1]].items()}
         path = self._path(client, visits[-1])
         vectors, facts = vector_files.load(path, sealed=self._sealed)
         if facts and facts != _facts(client, visits[-1]):
@@ -129,12 +149,15 @@ class ClientStates:
 
     def write(self, round: int, client: int, state: Message) -> None:
         """Store what a client keeps from a round."""
-        path = self._path(client, round)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_new(path, vector_files.pack(self._layout.to_canonical(state), _facts(client, round)))
-        except (OSError, SafetensorError) as error:
-            raise RunError(f"{path}: cannot be written: {error}") from error
+        self._drop(client, round)
+        self._near[client, round] = {name: vector.clone() for name, vector in state.items()}
+        self._unwritten.add((client, round))
+        self._room -= message_bytes(state)
+        while self._room < 0 and self._near:
+            oldest = next(iter(self._near))
+            if oldest in self._unwritten:
+                self._put(*oldest)
+            self._drop(*oldest)
         if round not in self._visits[client]:
             self._visits[client].append(round)
         self._unsettled.add(client)
@@ -145,6 +168,8 @@ class ClientStates:
         try:
             for client in self._unsettled:
                 for visit in [visit for visit in self._visits[client] if visit <= round][-1:]:
+                    if (client, visit) in self._unwritten:
+                        self._put(client, visit)
                     files.sync(self._path(client, visit))
                     folders |= {self._path(client, visit).parent, self._folder, self._folder.parent}
             for folder in sorted(folders, reverse=True):
@@ -158,10 +183,29 @@ class ClientStates:
             visits = self._visits[client]
             covered = [visit for visit in visits if visit <= round]
             for visit in covered[:-1]:
-                files.remove(self._path(client, visit))  # gone if Ctrl-C came in the middle of this
+                if (client, visit) not in self._unwritten:
+                    files.remove(self._path(client, visit))  # gone if Ctrl-C came in the middle of this
+                self._drop(client, visit)
             self._visits[client] = covered[-1:] + [visit for visit in visits if visit > round]
             if visits[-1] <= round:
                 self._unsettled.discard(client)
+
+    def _put(self, client: int, round: int) -> None:
+        """Write a state that is in memory only."""
+        path, state = self._path(client, round), self._layout.to_canonical(self._near[client, round])
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_new(path, vector_files.pack(state, _facts(client, round)))
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"{path}: cannot be written: {error}") from error
+        self._unwritten.discard((client, round))
+
+    def _drop(self, client: int, round: int) -> None:
+        """Give back the memory of a state, if it takes any."""
+        state = self._near.pop((client, round), None)
+        if state is not None:
+            self._room += message_bytes(state)
+            self._unwritten.discard((client, round))
 
     def _path(self, client: int, round: int) -> Path:
         return self._folder / str(client // _SHARD) / f"{client}-{round}.safetensors"

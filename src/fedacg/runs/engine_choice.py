@@ -1,15 +1,12 @@
 """The engine of a run whose description says `auto`: it depends on the work, never on the machine."""
 
-from typing import Any
-
 import torch
-from torch import nn
 
 from fedacg.config.experiment import Experiment
-from fedacg.core.inputs import call
-from fedacg.core.vector import FlatModel, clone, trainable
+from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import feed
 from fedacg.runs.build import Ingredients
+from fedacg.runs.layout_choice import example_cost
 
 _STEP = 3_000_000
 """Overhead of a local step, in multiplications: calls into torch."""
@@ -45,27 +42,9 @@ def multiplications(experiment: Experiment, ingredients: Ingredients) -> int:
     return int(visits * (steps * _STEP + 3 * examples * one) + tests * one)
 
 
-@torch.no_grad()
 def _example_cost(ingredients: Ingredients) -> int:
-    """Multiplications of one example's forward pass: weights, each as often as it is applied."""
-    module, data = clone(ingredients.module).eval(), ingredients.data
-    cost = [0]
-
-    def add(layer: nn.Module, _: object, output: Any) -> None:
-        first = output[0] if isinstance(output, tuple) else output
-        width = next((w for key in _WIDTHS if isinstance(w := getattr(layer, key, None), int)), 0)
-        if width and isinstance(first, torch.Tensor):
-            cost[0] += first.numel() // width * sum(p.numel() for p in layer.parameters())
-
-    for layer in module.modules():
-        if not list(layer.children()):
-            layer.register_forward_hook(add)
-    with torch.random.fork_rng(devices=[]):
-        x, _ = data.clients[0].fetch(torch.arange(1))
-        flat = FlatModel(module, channels_last=ingredients.channels_last)
-        call(flat.module, feed(flat, data.pipeline, x))
-    return max(cost[0], sum(p.numel() for p in trainable(ingredients.module)))
-
-
-_WIDTHS = ("out_channels", "out_features", "hidden_size")
-"""What linear, convolutional and recurrent layers call the numbers they put out at each place."""
+    """Multiplications of one example's forward pass."""
+    data, channels_last = ingredients.data, ingredients.channels_last
+    x, _ = data.clients[0].fetch(torch.arange(1))
+    flat = FlatModel(clone(ingredients.module), channels_last=channels_last)
+    return example_cost(flat.module, feed(flat, data.pipeline, x), channels_last)

@@ -5,7 +5,7 @@ This module connects the others; each part of the work is in its own module.
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
@@ -21,10 +21,11 @@ from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
 from fedacg.runs.build import Ingredients, plan
 from fedacg.runs.callbacks import AtChance, Callback, RunView, named_callbacks
-from fedacg.runs.client_states import ClientStates, scratch_folder
+from fedacg.runs.client_states import ROOM, ClientStates, scratch_folder
 from fedacg.runs.engine_choice import choose_engine
 from fedacg.runs.folder import CLIENTS, RunFolder
 from fedacg.runs.history import History
+from fedacg.runs.layout_choice import resumed_layout
 from fedacg.runs.model_file import ModelFile
 from fedacg.runs.provenance import summarise
 from fedacg.runs.recording import Recorder
@@ -90,6 +91,9 @@ def play(
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: a run is either resumed or replaced")
+    if folder and resume and presence is None:
+        begun = resumed_layout(experiment, ingredients.module, folder)
+        ingredients = ingredients if begun is None else replace(ingredients, channels_last=begun)
     # Refuses invalid settings before anything starts.
     planned = plan(experiment, ingredients, cohorts, presence, metrics, sampler)
     callbacks = [*named_callbacks(experiment.callbacks), *callbacks]
@@ -110,7 +114,7 @@ def play(
             ModelFile.of(experiment, ingredients).write(store.path)
         place = nullcontext(store.path) if store else scratch_folder()
         with one_thread(), torch.random.fork_rng(devices=[]), place as path:
-            memory = ClientStates(path / CLIENTS, layout, sealed=store is None or store.sealed)
+            memory = ClientStates(path / CLIENTS, layout, sealed=store is None or store.sealed, room=ROOM)
             recorder = Recorder(path, experiment.analysis, layout) if store else None
             done = moment.round if moment else 0
             memory.rewind(done)

@@ -145,11 +145,8 @@ class _Gradient:
         flat = self._flat
         if at is None or at is flat.w:
             return self._backward(loss)
-        w = flat.w.clone()
-        flat.w.copy_(at)
-        value = self._backward(loss)
-        flat.w.copy_(w)
-        return value
+        with flat.at(at):
+            return self._backward(loss)
 
     def _backward(self, loss: Callable[[Forward], Tensor]) -> Tensor:
         self._flat.g.zero_()
