@@ -151,7 +151,12 @@ def bare_rounds(stack: ExitStack, workload: Workload, workers: int) -> Callable[
 
 
 def our_rounds(
-    stack: ExitStack, workload: Workload, workers: int, method: str, engine: str = "processes"
+    stack: ExitStack,
+    workload: Workload,
+    workers: int,
+    method: str,
+    engine: str = "processes",
+    device: str = "cpu",
 ) -> Callable[[], None]:
     """A function that runs one round here."""
     experiment = Experiment.parse(
@@ -167,7 +172,7 @@ def our_rounds(
                 "clip": CLIP,
             },
             "evaluate": {"every": 10**6},
-            "engine": {"name": engine, "workers": workers},
+            "engine": {"name": engine, "workers": workers, "device": device},
         }
     )
     module = workload.module()

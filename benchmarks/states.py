@@ -1,28 +1,37 @@
-"""Peak memory and disk of a method that keeps state at its clients, with ResNet-18 and 500 clients.
+"""Memory and disk of runs: ResNet-18 with several workers, and the states of many clients of a small model.
 
     python benchmarks/states.py [--method feddyn] [--rounds 10] [--workers 2]
+    python benchmarks/states.py --clients 100000
 
-The paper's large setting (batch 10, ten clients per round) on random images, with one local step in place of
-fifty, which changes neither. Memory is the proportional set size of the parent and its workers, added up,
-shared memory counted once; it is sampled during the rounds.
+The first is the paper's large setting (500 clients, batch 10, ten clients per round) on random images, with one
+local step in place of fifty, which changes neither memory nor disk. Memory is the proportional set size, which
+counts shared memory once, of the parent and its workers; it is sampled during the rounds. The second has so many
+clients take part in turns of a thousand, with a logistic regression of 650 parameters, and a checkpoint every ten
+rounds.
 """
 
 import argparse
 import os
+import resource
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import mean
 from tempfile import TemporaryDirectory
+from time import perf_counter
 
 from fedacg import methods
 from fedacg.config.experiment import Experiment
 from fedacg.engines import one_thread
 from fedacg.engines.processes import ProcessEngine
 from fedacg.runs.build import Ingredients, plan
-from fedacg.runs.client_states import ClientStates
+from fedacg.runs.client_states import ROOM, ClientStates
 from speed import Workload
 
 WORKLOAD = Workload("resnet18", 500, 100, (3, 32, 32), cohort=10, epochs=5, batch=10)
+COHORT = 1000
+EVERY = 10
+"""Rounds between checkpoints of the second benchmark."""
 
 
 def proportional_bytes(pid: int) -> int:
@@ -34,10 +43,10 @@ def proportional_bytes(pid: int) -> int:
 
 
 class Peak:
-    """The largest sum of the processes' memory that was seen."""
+    """The largest memory seen of the first process, of the largest other one, and of all together."""
 
     def __init__(self, pids: list[int]) -> None:
-        self.bytes = 0
+        self.parent = self.worker = self.together = 0
         self._pids, self._done = pids, threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -51,31 +60,28 @@ class Peak:
 
     def _watch(self) -> None:
         while not self._done.wait(0.05):
-            self.bytes = max(self.bytes, sum(map(proportional_bytes, self._pids)))
+            parent, *workers = map(proportional_bytes, self._pids)
+            self.parent, self.worker = max(self.parent, parent), max([self.worker, *workers])
+            self.together = max(self.together, parent + sum(workers))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--method", default="feddyn")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--workers", type=int, default=2)
-    arguments = parser.parse_args()
+def large(method: str, rounds: int, workers: int) -> None:
+    """ResNet-18: peak of parent and workers, and the disk."""
     experiment = Experiment.parse(
         {
-            "rounds": arguments.rounds,
-            "method": {"name": arguments.method},
+            "rounds": rounds,
+            "method": {"name": method},
             "cohort": {"size": WORKLOAD.cohort},
             "local": {"steps": 1, "batch": WORKLOAD.batch},
-            "evaluate": {"every": arguments.rounds, "batch": 50},
+            "evaluate": {"every": rounds, "batch": 50},
         }
     )
-    module = WORKLOAD.module()
-    ingredients = Ingredients(module, module.channels_last, WORKLOAD.data(), methods.build(arguments.method))
-    engine = ProcessEngine(arguments.workers)
+    ingredients = Ingredients(WORKLOAD.module(), False, WORKLOAD.data(), methods.build(method))
+    engine = ProcessEngine(workers)
     with ExitStack() as stack, one_thread():
         stack.callback(engine.close)
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        memory = ClientStates(folder)
+        memory = ClientStates(folder, room=ROOM)
         federation = plan(experiment, ingredients).federation(engine, memory, [])
         peak = stack.enter_context(Peak([os.getpid(), *engine.pids]))
         seen: set[int] = set()
@@ -84,8 +90,69 @@ def main() -> None:
             memory.settle(metrics.round)
             memory.forget(metrics.round)
         disk = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
-    print(f"{arguments.method}, {arguments.rounds} rounds, {len(seen)} of {WORKLOAD.clients} clients took part")
-    print(f"peak memory {peak.bytes / 1e9:.2f} GB, states on disk {disk / 1e9:.2f} GB")
+    print(f"{method}, {rounds} rounds, {len(seen)} of {WORKLOAD.clients} clients took part, {workers} workers")
+    print(
+        f"peak memory: parent {peak.parent / 1e9:.2f} GB, worker {peak.worker / 1e9:.2f} GB, "
+        f"together {peak.together / 1e9:.2f} GB; states on disk {disk / 1e9:.2f} GB"
+    )
+
+
+def many(method: str, clients: int) -> None:
+    """A small model: seconds per round and checkpoint, files and bytes, while more clients get states."""
+    workload = Workload("logistic", clients, 4, (64,), cohort=COHORT, epochs=1, batch=4)
+    turns = [range(first, min(first + COHORT, clients)) for first in range(0, clients, COHORT)]
+    cohorts = [list(turn) for turn in (*turns, *turns[:EVERY])]
+    experiment = Experiment.parse(
+        {
+            "rounds": len(cohorts),
+            "data": {"clients": clients},
+            "method": {"name": method},
+            "cohort": {"size": COHORT},
+            "local": {"batch": 4, "epochs": 1},
+            "evaluate": {"every": len(cohorts)},
+        }
+    )
+    ingredients = Ingredients(workload.module(), False, workload.data(), methods.build(method))
+    engine = ProcessEngine(2)
+    print("| clients with states | s / round | s / checkpoint | files | longest folder | MB on disk |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+    with ExitStack() as stack, one_thread():
+        stack.callback(engine.close)
+        folder = Path(stack.enter_context(TemporaryDirectory())) / "clients"
+        memory = ClientStates(folder, room=ROOM)
+        memory.rewind(0)
+        federation = plan(experiment, ingredients, cohorts).federation(engine, memory, [])
+        seconds, begin = [], perf_counter()
+        for metrics in federation.run():
+            seconds.append(perf_counter() - begin)
+            if metrics.round % EVERY == 0:
+                begin = perf_counter()
+                memory.settle(metrics.round)
+                memory.forget(metrics.round)
+                checkpoint = perf_counter() - begin
+                longest = max(len(list(shard.iterdir())) for shard in folder.iterdir())
+                sizes = [path.stat().st_size for path in folder.rglob("*.safetensors")]
+                print(
+                    f"| {len(memory.clients):,} | {mean(seconds):.3f} | {checkpoint:.2f} | {len(sizes):,} "
+                    f"| {longest:,} | {sum(sizes) / 1e6:.0f} |",
+                    flush=True,
+                )
+                seconds = []
+            begin = perf_counter()
+    print(f"\npeak memory of the parent {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--method", default="feddyn")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--clients", type=int, help="a small model and so many clients instead")
+    arguments = parser.parse_args()
+    if arguments.clients:
+        many(arguments.method, arguments.clients)
+    else:
+        large(arguments.method, arguments.rounds, arguments.workers)
 
 
 if __name__ == "__main__":

@@ -24,11 +24,11 @@ from turns import Player
 from workload import CHECKS, WORKLOADS, Workload, workers
 
 HERE = Path(__file__).parent
-PEERS = ("fedacg", "bare", "pfl", "flower")
+PEERS = ("fedacg", "bare", "pfl", "flower", "tutorial")
 TURNS = {"lenet": 5, "logistic": 6}
 ROUNDS = {
     "lenet": dict.fromkeys(PEERS, 1),
-    "logistic": {"fedacg": 100, "bare": 30, "pfl": 20, "flower": 2},
+    "logistic": {"fedacg": 100, "bare": 30, "pfl": 20, "flower": 2, "tutorial": 2},
 }
 """Rounds of a turn: at least a second or two, so that the first of them, with cold caches, is not what counts."""
 CHECKED = 3
@@ -51,19 +51,21 @@ def player(peer: str, folder: Path, rounds: int, logs: Path) -> Player:
     processes = f"--nproc-per-node={workers()}"
     launcher = [programs / "torchrun", "--standalone", processes] if peer == "pfl" else [programs / "python"]
     environment = dict(os.environ)
-    if peer in environments.PACKAGES:
+    if programs.parent.parent == environments.ENVIRONMENTS:
         environment.pop("PYTHONPATH", None)
-    if peer == "flower":
+    if peer in ("flower", "tutorial"):
         environment |= {
             "PEERS_FOLDER": str(folder),
-            "FLWR_HOME": str(folder / "flwr"),
-            "RAY_TMPDIR": str(folder),
+            "PEERS_CLIENT": f"{peer}_client",
+            "FLWR_HOME": str(folder / f"{peer}-home"),
+            "RAY_TMPDIR": str(folder / peer[:1]),  # short: Ray's sockets lie below it
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
         }
-    command = [*map(str, launcher), str(HERE / f"peer_{peer}.py"), str(folder), str(rounds)]
+    program = "flower" if peer == "tutorial" else peer
+    command = [*map(str, launcher), str(HERE / f"peer_{program}.py"), str(folder), str(rounds)]
     return Player(command, environment, address=str(folder / peer), log=logs / f"{peer}.log")
 
 
@@ -100,11 +102,13 @@ def measure(name: str, peers: list[Peer], turns: int, logs: Path) -> None:
             played = player(peer.name, folder, 1 + turns * ROUNDS[name][peer.name], logs)
             stack.callback(played.close)
             peer.start = played.start
+            peer.examples = WORKLOADS[name].cohort * WORKLOADS[name].epochs * WORKLOADS[name].examples
             print(f"{name}: {peer.name} finished its first round after {peer.start:.1f} s", flush=True)
             players.append(played)
         for turn in range(turns):
             for peer, played in zip(peers, players, strict=True):
                 peer.turns.append([played.round() for _ in range(ROUNDS[name][peer.name])])
+                peer.memory = max(peer.memory, played.memory())
             shown = ", ".join(f"{peer.name} {median(peer.turns[-1]):.4f}" for peer in peers)
             print(f"{name}: turn {turn + 1} of {turns}, seconds per round: {shown}", flush=True)
         for played in players:

@@ -14,6 +14,8 @@ PACKAGES = {"pfl": "pfl[pytorch]>=0.6,<0.7", "flower": "flwr[simulation]>=1.38,<
 
 def make(peer: str) -> Path:
     """The folder of programs in a peer's environment, which is made if missing."""
+    if peer == "tutorial":
+        peer = "flower"
     if peer not in PACKAGES:
         return Path(sys.executable).parent
     folder = ENVIRONMENTS / peer

@@ -12,7 +12,13 @@ from matplotlib.figure import Figure
 
 from fedacg.report.style import PALETTE
 
-LABELS = {"fedacg": "fedacg", "bare": "bare PyTorch", "pfl": "pfl-research", "flower": "Flower"}
+LABELS = {
+    "fedacg": "fedacg",
+    "bare": "bare PyTorch",
+    "pfl": "pfl-research",
+    "flower": "Flower",
+    "tutorial": "Flower, as its tutorial",
+}
 _INK, _GRID, _OTHERS = "#333333", "#e4e4e4", "#b8b8b8"
 
 
@@ -28,6 +34,10 @@ class Peer:
     difference: float = 0.0
     """From the model of this package after the same rounds, as a part of the way from θ."""
     versions: dict[str, str] = field(default_factory=dict)
+    examples: int = 0
+    """Of all local steps of a round."""
+    memory: int = 0
+    """Bytes of all its processes after a turn, at most."""
 
     @property
     def seconds(self) -> float:
@@ -64,8 +74,9 @@ def machine() -> str:
 def markdown(found: Found, machine: str) -> str:
     """One table, then versions and machine."""
     lines = [
-        "| workload | peer | seconds per round | of bare | of fedacg | start, s | difference |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| workload | peer | seconds per round | examples per second | of bare | of fedacg | memory, GB "
+        "| start, s | difference |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for workload, peers in found.items():
         ours, bare = _named(peers, "fedacg"), _named(peers, "bare")
@@ -75,8 +86,10 @@ def markdown(found: Found, machine: str) -> str:
                 workload,
                 LABELS[peer.name],
                 f"{peer.seconds:.4f}",
+                f"{peer.examples / peer.seconds:,.0f}",
                 f"{peer.times(bare):.2f}",
                 f"{peer.times(ours):.2f}",
+                f"{peer.memory / 1e9:.2f}",
                 f"{peer.start - peer.seconds:.1f}",
                 difference,
             ]

@@ -1,13 +1,16 @@
 """FedAvg in Flower's simulation: its message API, its strategy, Ray with two actors of one CPU each.
 
-What the actors do is in flower_client.py. compare.py starts this program.
+What the actors do is in flower_client.py, or in tutorial_client.py, an app as Flower's tutorial writes it.
+compare.py starts this program.
 """
 
+import os
 import random
 import sys
+from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 
-import flower_client
 import torch
 import workload
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
@@ -38,7 +41,8 @@ class InTurns(FedAvg):
 
 
 def main(rounds: int, turns: Turns) -> None:
-    given = flower_client.given
+    client_app = import_module(os.environ["PEERS_CLIENT"]).app
+    given = workload.read(Path(os.environ["PEERS_FOLDER"]))
     load = given.workload
     server = ServerApp()
 
@@ -55,7 +59,7 @@ def main(rounds: int, turns: Turns) -> None:
 
     run_simulation(
         server_app=server,
-        client_app=flower_client.app,
+        client_app=client_app,
         num_supernodes=load.clients,
         backend_config={
             "init_args": {"num_cpus": workload.workers()},

@@ -82,6 +82,10 @@ class Player:
         """Run one more; return its seconds."""
         return float(self._ask())
 
+    def memory(self) -> int:
+        """Bytes of the process and all below it, what they share counted once."""
+        return sum(map(_proportional, _tree(self._process.pid)))
+
     def finish(self) -> tuple[NDArray[Any], dict[str, str]]:
         """The model after the last round, and versions; the process ends."""
         versions = self._ask()
@@ -136,6 +140,24 @@ class Player:
     def _trouble(self, what: str) -> RuntimeError:
         tail = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-50:]
         return RuntimeError("\n".join([f"{self._log.stem} {what}; the end of {self._log}:", *tail]))
+
+
+def _tree(pid: int) -> list[int]:
+    """A process and its descendants."""
+    children = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            children += [int(child) for child in task.read_text().split()]
+    return [pid, *(below for child in children for below in _tree(child))]
+
+
+def _proportional(pid: int) -> int:
+    """The proportional set size, in bytes."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0  # it has just ended
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 class _Line:

@@ -11,6 +11,7 @@ plays small runs on the CPU and on the pretended device, and prints the digests,
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -83,6 +84,8 @@ class Pretending(TorchDispatchMode):
 
     operations = 0
     """How many were performed with tensors of the device."""
+    waits: ClassVar[list[str]] = []
+    """Those for which the CPU would have waited for the device: it asked for numbers, or how many there are."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _perform(func, args, kwargs or {})
@@ -109,6 +112,8 @@ def _perform(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if result_away and kwargs.get("generator") is not None:
         raise RuntimeError(f"{name} was given a generator of the CPU")
     Pretending.operations += bool(away)
+    if away and (name in _WAITING or not result_away or _by_mask(name, args)):
+        Pretending.waits.append(name)
     held_args, held_kwargs = tree_map(lambda leaf: leaf.held if isinstance(leaf, Away) else leaf, (args, kwargs))
     result = func(*held_args, **held_kwargs)
     same = {id(leaf.held): leaf for leaf in away}
@@ -119,6 +124,16 @@ def _perform(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return same[id(value)] if id(value) in same else Away(value)
 
     return tree_map(wrap, result)
+
+
+_WAITING = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal", "aten::masked_select"}
+
+
+def _by_mask(name: str, args: Any) -> bool:
+    """Whether entries are looked up by a mask on the device, whose number the CPU must know."""
+    if name not in ("aten::index", "aten::index_put_"):
+        return False
+    return any(isinstance(index, Away) and index.dtype == torch.bool for index in args[1])
 
 
 def pictures() -> FederatedData:
@@ -160,7 +175,7 @@ def cases() -> Iterator[tuple[str, Ingredients, dict[str, Any]]]:
         yield f"fuse {fuse}", ingredients, {"engine": {"fuse": fuse}, "local": local}
 
 
-def digest(ingredients: Ingredients, extra: dict[str, Any]) -> list[Any]:
+def digest(ingredients: Ingredients, extra: dict[str, Any], steps: int = 3) -> list[Any]:
     """What a run ends with: the vector, and its last test loss."""
     description = {
         "name": "python",
@@ -169,7 +184,7 @@ def digest(ingredients: Ingredients, extra: dict[str, Any]) -> list[Any]:
         "model": {"name": "python:any"},
         "cohort": {"size": 2},
         **extra,
-        "local": {"steps": 3, "batch": 5, **extra.get("local", {})},
+        "local": {"steps": steps, "batch": 5, **extra.get("local", {})},
         "engine": {"name": "serial", **extra.get("engine", {})},
     }
     result = play(Experiment.parse(description), ingredients)
@@ -200,13 +215,18 @@ def main() -> None:
         for room in (0, 2**30):
             Pretending.operations = 0
             _Module.seeds.clear()
+            Pretending.waits.clear()
             with (
                 Pretending(),
                 patch("fedacg.simulation.worker.place", lambda name, number: torch.device(NAME, 0)),
                 patch("fedacg.data.examples.spare", lambda device, room=room: room),
             ):
                 there = digest(ingredients, extra)
-            told = {"operations": Pretending.operations, "seeds": len(set(_Module.seeds))}
+                told: dict[str, Any] = {"operations": Pretending.operations, "seeds": len(set(_Module.seeds))}
+                few = Counter(Pretending.waits)
+                Pretending.waits.clear()
+                digest(ingredients, extra, steps=5)
+            told["waits in steps"] = Counter(Pretending.waits) - few
             json.dump({"run": name, "resident": bool(room), "here": here, "there": there, **told}, sys.stdout)
             print()
 

@@ -205,7 +205,8 @@ def add_scaled(a: Tensor, b: Tensor, factor: float | Tensor) -> Tensor:
 def clip(g: Tensor, largest: float) -> None:
     """g ← g·min(1, c/(‖g‖ + 10⁻⁶)), as `torch.nn.utils.clip_grad_norm_` does; each row by its own norm."""
     scale = largest / (torch.linalg.vector_norm(g, dim=-1, keepdim=True).to(wide(g)) + 1e-6)
-    if bool((scale < 1).any()):
+    # An accelerator's queue must not be waited for, so it multiplies by 1 where the CPU can look and leave it out.
+    if g.device.type != "cpu" or bool((scale < 1).any()):
         g.mul_(scale.clamp_(max=1).to(g.dtype))
 
 

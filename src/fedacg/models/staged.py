@@ -18,8 +18,8 @@ class StagedModel(nn.Module):
     the stages of two networks are mixed. No stage may write into what it is given.
 
     `channels_last` is the memory layout in which this network was measured to train fastest
-    (benchmarks/layout.py): a wish about weights and inputs; with None the run chooses. The results do not depend
-    on it beyond rounding.
+    (benchmarks/layout.py): a preference about weights and inputs; with None the run chooses. The results do not
+    depend on it beyond rounding.
     """
 
     def __init__(self, stages: Iterable[nn.Module], head: nn.Module, *, channels_last: bool | None = None) -> None:
