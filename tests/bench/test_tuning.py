@@ -13,7 +13,8 @@ from fedacg.bench.tuning import RATES, Study, expected_best, rungs, score, tune
 from fedacg.config.catalogue import METHODS, MODIFIERS
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import Tree, read_toml
-from fedacg.errors import InputError
+from fedacg.errors import InputError, RunError
+from fedacg.report.runs import load_run
 from fedacg.runs.history import History
 from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command, refused
@@ -118,10 +119,22 @@ def history(**scores: list[float]) -> History:
 
 def test_a_trial_is_judged_by_validation_alone() -> None:
     assert score(history(validation_accuracy=[0.5, 0.7]), 2) == pytest.approx(0.5 * 0.9 + 0.7 * 0.1)
+    assert score(history(validation_accuracy=[0.7, 0.5]), 2) == pytest.approx(0.7 * 0.9 + 0.5 * 0.1), "at the end"
     assert score(history(validation_loss=[2.0, 2.0]), 2) == -2.0
     assert score(history(validation_accuracy=[0.5]), 2) == -math.inf
     with pytest.raises(InputError, match=r"data\.validation"):
         score(history(test_f1=[0.5]), 1)
+
+
+def test_the_last_stage_chooses_among_those_that_got_there(tmp_path: Path) -> None:
+    study = Study(TREE, ["fedavg"], tmp_path, trials=4, strategy="halving")
+    first, short, better, diverged = study.trials["fedavg"]
+    first.scores, short.scores = [0.9, 0.9, 0.5], [0.95, 0.99]
+    better.scores, diverged.scores = [0.7, 0.8, 0.6], [0.1]
+    assert study._chosen("fedavg").best is better
+    first.scores[-1] = better.scores[-1] = -math.inf
+    with pytest.raises(RunError, match="no trial of fedavg got to its last round"):
+        study._chosen("fedavg")
 
 
 @pytest.mark.parametrize(
@@ -156,6 +169,8 @@ def test_tuning_ends_with_tables_and_experiments_that_can_be_run(fedacg: Command
         (chosen,) = [row for row in mine if row["chosen"] == "1"]
         assert float(chosen["validation"]) == max(float(row["validation"]) for row in mine)
         assert [row["test_accuracy"] != "" for row in mine] == [row is chosen for row in mine]
+    looks = {len(load_run(folder).history.accuracy) for folder in (out / "runs").iterdir()}
+    assert looks == {1}, "a trial looks at the test set after its last round, and at no other time"
     tuned = Experiment.parse(read_toml(out / "tuned-fedavg.toml"))
     assert tuned.data.validation == 0
     assert f"lr={tuned.local.lr:g}" == next(row["settings"] for row in rows if row["chosen"] == "1")

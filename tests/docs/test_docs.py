@@ -71,13 +71,15 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def transcripts() -> Iterator[tuple[str, str, str]]:
-    """(document, command, output) of every console block."""
+def transcripts() -> Iterator[tuple[str, tuple[str, ...], str, str]]:
+    """(document, commands before it in the block, command, output) of every console block."""
     for path in DOCUMENTS:
         for block in blocks(path.read_text(encoding="utf-8"), "console"):
+            before: tuple[str, ...] = ()
             for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
                 command, _, output = part.partition("\n")
-                yield named(path), command, output
+                yield named(path), before, command, output
+                before += (command,)
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -85,7 +87,7 @@ def commands() -> Iterator[tuple[str, str]]:
     for path in DOCUMENTS:
         for block in blocks(path.read_text(encoding="utf-8"), "bash"):
             yield from ((named(path), line) for line in block.splitlines() if line.strip())
-    yield from ((document, command) for document, command, output in transcripts() if not fails(output))
+    yield from ((document, command) for document, _, command, output in transcripts() if not fails(output))
 
 
 def fails(output: str) -> bool:
@@ -179,12 +181,14 @@ def test_every_command_and_option_is_documented(name: str, command: click.Comman
 
 
 @pytest.mark.parametrize(
-    ("document", "command", "output"),
-    [each for each in transcripts() if each[1] in PRINTED or fails(each[2])],
+    ("document", "before", "command", "output"),
+    [each for each in transcripts() if each[2] in PRINTED or fails(each[3])],
 )
 def test_printed_output_is_what_the_program_prints(
-    document: str, command: str, output: str, fedacg: Command
+    document: str, before: tuple[str, ...], command: str, output: str, fedacg: Command
 ) -> None:
+    for earlier in before:
+        fedacg(*shlex.split(earlier)[1:])
     outcome = fedacg(*shlex.split(command)[1:])
     printed = [line.rstrip() for line in (outcome.out + outcome.err).rstrip().splitlines()]
     assert output.rstrip().splitlines() == printed, f"{document}: now\n" + "\n".join(printed)

@@ -1,6 +1,7 @@
 """Comparisons over seeds and settings against SciPy on the same numbers, and what tables make of them."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,23 @@ def test_the_paired_test_is_that_of_scipy(values: list[float], shift: int) -> No
     ours = np.array(values)
     expected = stats.ttest_rel(ours, other).pvalue
     assert statistics.paired_test(ours - other) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_difference_by_hand() -> None:
+    """Ours less theirs is 1, 1 and 4. Of the 27 resamples one has the mean 4 and six have 3: 97.5 % of the way
+    from the first to the last is 35 % of the way from 3 to 4.
+
+    The standard error is √3/√3 = 1, so t = 2 with two degrees of freedom, and p = 1 − 2/√6 = 0.1835. Of nine pairs
+    of runs ours is the better one in six, as 2 and 12 are each less than some of theirs.
+    """
+    found = statistics.difference({0: 2.0, 1: 12.0, 2: 24.0, 9: 0.0}, {2: 20.0, 1: 11.0, 0: 1.0, 5: 99.0})
+    assert found is not None
+    assert (found.pairs, found.mean) == (3, 2.0)
+    assert (found.low, found.high) == pytest.approx((1.0, 3.35))
+    assert found.p == pytest.approx(1 - 2 / 6**0.5)
+    assert found.improvement == pytest.approx(6 / 9)
+    assert [replace(found, p=p).told for p in (0.049, 0.05, 0.07)] == [True, False, False]
+    assert statistics.difference({0: 1.0, 1: 2.0}, {1: 1.0, 2: 1.0}) is None, "one common seed is no pair of pairs"
 
 
 def test_differences_without_any_spread_are_certain_or_none() -> None:
@@ -82,6 +100,12 @@ def test_the_interquartile_mean_is_scipys_trimmed_mean(values: list[float]) -> N
 def test_the_interquartile_interval_draws_seeds_within_their_setting() -> None:
     constant = [[10.0] * 3, [20.0] * 3, [30.0] * 3, [40.0] * 3]
     assert statistics.interquartile_interval(constant) == (25.0, 25.0)  # over all runs it would vary
+
+
+def test_the_interquartile_interval_draws_all_seeds() -> None:
+    """Of 27 resamples of 0, 0 and 9 one has the mean 9 and eight have 0: more than 2.5 % at either end."""
+    low, high = statistics.interquartile_interval([[0.0, 0.0, 9.0]])
+    assert (low, high) == (0.0, 9.0)
 
 
 def test_a_profile_is_the_part_of_runs_above_a_threshold() -> None:
