@@ -1,6 +1,6 @@
-"""Seconds per round of FedAvg here, in bare PyTorch, in pfl-research and in Flower's simulation, on the same work.
+"""Seconds per round of FedAvg here, in bare PyTorch, pfl-research, Flower and fluke, on the same work.
 
-    python benchmarks/peers/compare.py [lenet] [logistic] [--turns N] [--out FOLDER]
+    python benchmarks/peers/compare.py [lenet] [logistic] [--turns N] [--peers fluke,…] [--out FOLDER]
 
 Makes the peers' environments if they are missing, checks that all peers reach the same model, runs them in turns,
 and writes a table, a picture and the figures. README.md explains the choices.
@@ -24,11 +24,11 @@ from turns import Player
 from workload import CHECKS, WORKLOADS, Workload, workers
 
 HERE = Path(__file__).parent
-PEERS = ("fedacg", "bare", "pfl", "flower", "tutorial")
+PEERS = ("fedacg", "bare", "pfl", "flower", "tutorial", "fluke")
 TURNS = {"lenet": 5, "logistic": 6}
 ROUNDS = {
     "lenet": dict.fromkeys(PEERS, 1),
-    "logistic": {"fedacg": 100, "bare": 30, "pfl": 20, "flower": 2, "tutorial": 2},
+    "logistic": {"fedacg": 100, "bare": 30, "pfl": 20, "flower": 2, "tutorial": 2, "fluke": 10},
 }
 """Rounds of a turn: at least a second or two, so that the first of them, with cold caches, is not what counts."""
 CHECKED = 3
@@ -58,7 +58,7 @@ def player(peer: str, folder: Path, rounds: int, logs: Path) -> Player:
             "PEERS_FOLDER": str(folder),
             "PEERS_CLIENT": f"{peer}_client",
             "FLWR_HOME": str(folder / f"{peer}-home"),
-            "RAY_TMPDIR": str(folder / peer[:1]),  # short: Ray's sockets lie below it
+            "RAY_TMPDIR": str(folder),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -119,6 +119,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--turns", type=int, help="of each peer; by default as many as fit a few minutes")
+    parser.add_argument(
+        "--peers", default=",".join(PEERS), help="beside fedacg and bare, with which all are compared"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "out")
     arguments = parser.parse_args()
     for name in arguments.workloads:
@@ -127,13 +130,14 @@ def main() -> None:
     if arguments.turns is not None and arguments.turns < 1:
         parser.error(f"--turns = {arguments.turns}: must be at least 1")
     names = arguments.workloads or list(WORKLOADS)
-    for peer in PEERS:
+    chosen = [peer for peer in PEERS if peer in ("fedacg", "bare", *arguments.peers.split(","))]
+    for peer in chosen:
         environments.make(peer)
     arguments.out.mkdir(parents=True, exist_ok=True)
     machine = findings.machine()
     found = {}
     for name in names:
-        found[name] = [Peer(peer) for peer in PEERS]
+        found[name] = [Peer(peer) for peer in chosen]
         check(name, found[name], arguments.out)
         measure(name, found[name], arguments.turns or TURNS[name], arguments.out)
     findings.write(found, machine, arguments.out)

@@ -9,7 +9,32 @@ from pathlib import Path
 
 ENVIRONMENTS = Path(__file__).parent / ".envs"
 TORCH = "torch>=2.6,<2.14"
-PACKAGES = {"pfl": "pfl[pytorch]>=0.6,<0.7", "flower": "flwr[simulation]>=1.38,<2"}
+PACKAGES = {
+    "pfl": ["pfl[pytorch]>=0.6,<0.7"],
+    "flower": ["flwr[simulation]>=1.38,<2"],
+    # What fluke asks for, without torchvision, which has no build that goes with this torch, and loggers.
+    "fluke": [
+        "numpy",
+        "pandas",
+        "scikit-learn",
+        "torchmetrics",
+        "rich",
+        "typer",
+        "datasets",
+        "psutil",
+        "matplotlib",
+        "seaborn",
+        "diskcache",
+        "cerberus",
+        "hydra-core",
+        "requests",
+        "pyyaml",
+        "omegaconf",
+        "pillow",
+    ],
+}
+ALONE = {"fluke": "fluke-fl>=0.8,<0.9"}
+"""Installed without what they ask for."""
 
 
 def make(peer: str) -> Path:
@@ -23,7 +48,10 @@ def make(peer: str) -> Path:
     if not done.exists():
         print(f"making {folder}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        for packages in ([TORCH], [TORCH, PACKAGES[peer]]):
+        steps = [[TORCH], [TORCH, *PACKAGES[peer]]]
+        if peer in ALONE:
+            steps.append(["--no-deps", ALONE[peer]])
+        for packages in steps:
             command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", *packages]
             subprocess.run(command, check=True)
         done.touch()

@@ -18,6 +18,7 @@ LABELS = {
     "pfl": "pfl-research",
     "flower": "Flower",
     "tutorial": "Flower, as its tutorial",
+    "fluke": "fluke",
 }
 _INK, _GRID, _OTHERS = "#333333", "#e4e4e4", "#b8b8b8"
 

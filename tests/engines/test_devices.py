@@ -58,6 +58,14 @@ def test_on_another_device_every_method_gives_the_same_bits_and_never_mixes_the_
 
 
 @pytest.mark.slow
+def test_the_steps_of_a_client_never_wait_for_the_device(pretended: list[dict[str, Any]]) -> None:
+    """However many there are: FedRCL alone must know how many examples of a batch have a term of its loss."""
+    runs = [run for run in pretended if "run" in run]
+    assert len(runs) > 2 * len(methods.METHODS)
+    assert {run["run"] for run in runs if run["waits in steps"]} == {"fedrcl"}
+
+
+@pytest.mark.slow
 def test_with_convolutions_channels_last_another_device_rounds_differently(
     pretended: list[dict[str, Any]],
 ) -> None:

@@ -100,6 +100,7 @@ class GeneratedFeatures(Loss, Correction):
         fade = self.decay ** (assignment.round.number - 1)
         self._alpha, self._beta = self.alpha * fade, self.beta * fade
         self._counts, self._vector = assignment.label_counts(), assignment.broadcast["generator"]
+        self._own = self._counts.cpu().nonzero().flatten()
         self._generator = Generator.of(self._vector, len(self._counts))
         self._idle = not (bool(self._vector.any()) and (self._alpha or self._beta))
         (random,) = assignment.randoms
@@ -121,8 +122,8 @@ class GeneratedFeatures(Loss, Correction):
 
     def _draw(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """G(y, ε), G(y', ε') and y'."""
-        own = self._counts.cpu().nonzero().flatten()
-        drawn = own[torch.randint(len(own), (len(y),), generator=self._random)].to(y.device)
+        places = torch.randint(len(self._own), (len(y),), generator=self._random)
+        drawn = self._own[places].to(y.device)
         noise = draw_noise(2 * len(y), self._random, self._vector)
         with torch.no_grad():
             features = self._generator(self._vector, torch.cat([y, drawn]), noise)

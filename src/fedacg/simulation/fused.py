@@ -56,8 +56,10 @@ def train(
         rows.addcmul_(optimiser.direction(g, rows), columns[number][: len(rows)], value=-1)
         found.append((gradient.loss, step.sizes))
     total, seen = torch.zeros(2, len(w), dtype=torch.float64)
-    for loss, sizes in found:  # read only now: an accelerator need not wait for the host after every step
-        total[: len(sizes)].addcmul_(loss.cpu(), sizes)
+    # Read only now, and at once: an accelerator need not wait for the host after every step.
+    losses = torch.cat([loss for loss, _ in found]).cpu().split([len(sizes) for _, sizes in found])
+    for loss, (_, sizes) in zip(losses, found, strict=True):
+        total[: len(sizes)].addcmul_(loss, sizes)
         seen[: len(sizes)].add_(sizes)
     return [loss / count for loss, count in zip(total.tolist(), seen.tolist(), strict=True)]
 
