@@ -1,5 +1,7 @@
 """The recipes are the settings of the paper's protocol, each at paper scale and at small scale."""
 
+import re
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -145,3 +147,16 @@ def test_what_cannot_be_extended_is_told(tmp_path: Path, extends: str, message: 
     (tmp_path / "mine.toml").write_text(f"extends = {extends}\n")
     with pytest.raises(InputError, match=message):
         find(str(tmp_path / "mine.toml"))
+
+
+def test_every_rate_says_where_it_comes_from() -> None:
+    """A recipe that sets its rate says by what it was chosen, or that it was not tuned on its data."""
+    for path in sorted(Path(str(resources.files("fedacg.config.recipes"))).glob("*.toml")):
+        text = path.read_text(encoding="utf-8")
+        if "\nlr = " in text:
+            said = [line for line in text.splitlines() if line.startswith("# ") and " rate " in f"{line} "]
+            assert any(re.search(r"chosen|best of|the paper's|that of|never tuned", line) for line in said), (
+                path.name
+            )
+        if path.stem.startswith(("cifar100", "tiny-imagenet", "mnist", "fashion")) and "\nlr = " in text:
+            assert "never tuned" in text, path.name

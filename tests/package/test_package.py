@@ -29,6 +29,8 @@ from fedacg.version import __version__
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAME = f"fedacg-{__version__}"
+JUNK = (".venv", "runs", "site", "benchmarks/peers/.envs/pfl", "benchmarks/peers/out")
+"""Folders that work leaves in a checkout; none of their files belongs in the package."""
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +47,7 @@ def run(*arguments: str | Path, folder: Path, code: int = 0) -> subprocess.Compl
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist of the files in git, and the wheel built from that sdist."""
+    """A folder with the sdist of the files in git, with junk among them, and the wheel built from that sdist."""
     folder = tmp_path_factory.mktemp("built")
     listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", folder=ROOT).stdout
     for name in filter(None, listed.split("\0")):
@@ -53,6 +55,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             copy = folder / "checkout" / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes((ROOT / name).read_bytes())
+    for name in JUNK:
+        (folder / "checkout" / name).mkdir(parents=True)
+        (folder / "checkout" / name / "junk.py").touch()
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", folder=folder / "checkout")
     return folder / "dist"
 
@@ -114,6 +119,7 @@ def test_the_sdist_has_what_it_takes_to_build_test_and_cite(built: Path) -> None
     for name in ("tests/conftest.py", "docs/README.md", "examples/five_lines.py", "benchmarks/speed.py"):
         assert name in names
     assert {f"src/{name}" for name in sources()} <= names
+    assert [name for name in names if name.endswith("junk.py")] == []
 
 
 def make_environment(folder: Path) -> Path:

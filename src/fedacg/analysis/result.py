@@ -85,7 +85,7 @@ def summary_column(
     decimals: int | None = None,
     spare: bool = False,
 ) -> Column:
-    """A figure of every group, in three digits or so many decimals: mean over seeds, and deviation of several."""
+    """A figure of every group, in three digits or `decimals`: mean over seeds, and deviation."""
     found = dict(zip((subject.folder for subject in subjects), values, strict=True))
     cells = []
     for group in by_group(subjects):

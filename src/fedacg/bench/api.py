@@ -88,7 +88,7 @@ def compare(
         methods: Names, with options after colons; the baselines are `centralised` and `local-only`.
         seeds: The experiment's own by default.
         out: A folder for runs and report, as `fedacg compare` writes it; by default nothing is written.
-        callbacks: As for `fedacg.run`, and told of every run; a class or a name is made anew for each.
+        callbacks: As for `fedacg.run`, called in every run; a class or a name makes a new one for each.
         progress: Show a live bar for each run, at a terminal or in a notebook.
 
     The other arguments are those of `fedacg.run`.

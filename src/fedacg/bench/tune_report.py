@@ -56,7 +56,7 @@ def write(study: Study, found: Sequence[Tuned]) -> report.Report:
     picture = Picture(
         name="tuning",
         title="What a budget buys",
-        caption="The mean of the best validation accuracy of so many trials; with halving, after the first stage.",
+        caption="The mean of the best validation accuracy of n trials; with halving, after the first stage.",
         alt="; ".join(f"{each.method}: best {100 * each.best.scores[-1]:.2f} %" for each in found),
         png=render(figure, "png"),
     )

@@ -33,7 +33,7 @@ RATES = ("0.003..0.3",)
 HELD_OUT = 0.1
 """What is held out to choose by, where the recipe holds out nothing."""
 _KEEP = 3
-"""Halving keeps one in so many."""
+"""Halving keeps one in this many."""
 
 Play = Callable[[Mapping[Path, Experiment]], None]
 """Plays experiments into their folders; one that cannot be finished is left."""
@@ -200,7 +200,7 @@ def score(history: History, rounds: int) -> float:
 
 
 def expected_best(scores: Sequence[float], trials: int) -> float:
-    """The mean of the best of so many trials, drawn with replacement from these (Dodge et al., EMNLP 2019)."""
+    """The mean of the best of this many trials, drawn with replacement from these (Dodge et al., EMNLP 2019)."""
     count = len(scores)
     parts = ((place / count) ** trials for place in range(count + 1))
     chances = zip(sorted(scores), pairwise(parts), strict=True)

@@ -133,7 +133,7 @@ class ClockSettings(Section):
             path, digest = Path(trace[0]).resolve(), trace[1]
             try:
                 digest = digest or hashlib.sha256(read_whole(path, MOST_TEXT)).hexdigest()
-            except (OSError, ValueError):  # told when devices are drawn; a report does without them
+            except (OSError, ValueError):  # reported when devices are drawn; a report does not need them
                 return str(path)
             return f"{path}{_DIGEST}{digest}"
         if profile and profile not in PROFILES:

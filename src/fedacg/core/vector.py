@@ -112,7 +112,7 @@ class FlatModel:
 
     @contextmanager
     def at(self, vector: Tensor) -> Iterator[None]:
-        """The module at another vector like `w`, without a copy of either; gradients go to `g` as ever."""
+        """The module at another vector like `w`, without a copy of either; gradients go to `g` as always."""
         own = [p.data for p in self._parameters]
         for p, part in zip(self._parameters, self.unfold(vector).values(), strict=True):
             p.data = part

@@ -105,7 +105,7 @@ def _read(segment: Segment, place: Place) -> Tensor:
 
 
 def room(rows: int, kinds: Kinds) -> int:
-    """Bytes in a segment that the messages of so many clients may take, made of such tensors."""
+    """Bytes in a segment for the messages of `rows` clients, made of such tensors."""
     return sum(_aligned(rows * kind.bytes) + _ALIGNMENT for kind in kinds.values())
 
 

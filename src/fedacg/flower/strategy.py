@@ -58,7 +58,7 @@ class FedACG(FedAvg):
         max_norm: A reply whose update is longer is refused.
         norm_factor: So is one whose update is longer than this factor times the usual: the median of this round or
             of one of the last ten, where three or more replied, and at least a twentieth of the model's norm;
-            where never so many replied, a quarter of that. 0 sets no such bound.
+            if three have never replied, a quarter of that. 0 sets no such bound.
 
     A reply with names, shapes or types other than those sent, with values that are not finite or without a
     credible count of examples is refused and logged with its node, and so is a second reply of a node, or one of

@@ -73,7 +73,7 @@ POINTS = 60_000
 FEWEST = 250
 """Least number of points that thinning leaves a curve."""
 VISITS = 300_000
-"""Client numbers in all histories of who took part; of more, only every so many rounds are listed."""
+"""Client numbers in all histories of who took part; of more, only some rounds are listed."""
 CELLS = 120_000
 """Counts of a split that can be read off its picture; of more, only the picture is there."""
 
@@ -137,7 +137,7 @@ def _numbers(values: Floats, digits: int) -> list[float | int | None]:
 
 
 def _rounded(value: float, digits: int) -> float | int | None:
-    """To so many digits, whole where it is; None is what has no number."""
+    """Rounded to this many digits, whole numbers as such; None where there is no number."""
     if not math.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")

@@ -62,7 +62,7 @@ def _fused_instead(experiment: Experiment, module: nn.Module, data: FederatedDat
         return False
     try:
         cost = example_cost(module, _made_up(module, data.shape)[:1])
-    except Exception:  # what it cannot take is told by the checks of every run
+    except Exception:  # the checks of every run report what it cannot take
         return False
     return experiment.local.batch * cost <= _FUSED_STEP
 

@@ -147,7 +147,7 @@ class Clock:
         return self._job.local.steps_for(self._job.data.clients.size(client))
 
     def seconds(self, client: int, steps: int) -> float:
-        """How long a client's visit with so many local steps takes."""
+        """The duration of a client's visit with this many local steps."""
         if self._devices is None:
             return 0.0
         job, device = self._job, self._devices.draw(self._seed, client)

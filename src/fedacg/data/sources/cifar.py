@@ -86,7 +86,7 @@ class Binary:
     label_bytes: int
 
     def fault(self, size: int, records: int, *, partial: bool) -> str | None:
-        """What is wrong with the size of a file of so many records, or of any number of whole ones."""
+        """What is wrong with the size of a file of this many records, or of any number of complete ones."""
         expected = records * (self.label_bytes + PIXELS)
         right = size % (self.label_bytes + PIXELS) == 0 if partial else size == expected
         return None if right else wrong_size(size, expected)

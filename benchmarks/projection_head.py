@@ -1,6 +1,6 @@
 """The network `cnn` with a projection head, as MOON's authors train with one: two linear layers before the last.
 
-PYTHONPATH=examples fedacg run cifar10-large-small --method moon --set model.name=projection_head:cnn_projected
+PYTHONPATH=benchmarks fedacg run cifar10-large-small --method moon --set model.name=projection_head:cnn_projected
 """
 
 from torch import nn
