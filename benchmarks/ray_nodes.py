@@ -4,8 +4,8 @@
 
 Every node is a Ray node of its own, with its scheduler, object store and one CPU, and holds one worker; the
 driver's node has none. They share this machine's cores, so seconds say what messages cost and not how a cluster
-scales. Bytes are those of the parcels: a round's message goes to every node once, what a group of clients kept goes
-out with its order and its answers come back.
+scales. Bytes are those of the parcels: a round's message goes to every node once, what a group of clients kept
+goes out with its order and its answers come back.
 """
 
 import argparse

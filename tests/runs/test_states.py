@@ -150,6 +150,29 @@ def test_the_states_a_checkpoint_counts_on_reach_the_disk_before_it(
     assert synced == states | {str(folder) for folder in (tmp_path / "0", tmp_path, tmp_path.parent)}
 
 
+def test_many_states_reach_the_disk_with_their_whole_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = ClientStates(tmp_path, room=10**6)
+    for i in range(100):
+        memory.write(1, i, vector(i))
+    waited: list[Path] = []
+    synced: list[int] = []
+
+    def whole(path: Path) -> bool:
+        waited.append(path)
+        return True
+
+    monkeypatch.setattr("fedacg.core.files._sync_file_system", whole)
+    monkeypatch.setattr(os, "fsync", synced.append)
+    memory.settle(1)
+    assert len(visits(tmp_path)) == 100, "all are written before the wait"
+    assert (len(waited), synced) == (1, [])
+    monkeypatch.setattr("fedacg.core.files._sync_file_system", lambda path: False)
+    memory.settle(1)
+    assert len(synced) == 100 + 3, "one by one where the system cannot"
+
+
 BYTES = 12
 """Of a state here."""
 

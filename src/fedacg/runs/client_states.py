@@ -24,7 +24,7 @@ from shutil import rmtree
 from safetensors import SafetensorError
 
 from fedacg.core import files, vector_files
-from fedacg.core.messages import Message, message_bytes
+from fedacg.core.messages import Message
 from fedacg.core.vector import CANONICAL, Layout
 from fedacg.errors import InputError, RunError
 
@@ -152,7 +152,7 @@ class ClientStates:
         self._drop(client, round)
         self._near[client, round] = {name: vector.clone() for name, vector in state.items()}
         self._unwritten.add((client, round))
-        self._room -= message_bytes(state)
+        self._room -= _bytes(state)
         while self._room < 0 and self._near:
             oldest = next(iter(self._near))
             if oldest in self._unwritten:
@@ -164,16 +164,15 @@ class ClientStates:
 
     def settle(self, round: int) -> None:
         """Sync the states after a round to disk, before a checkpoint relies on them."""
-        folders = set()
+        states: list[Path] = []
         try:
             for client in self._unsettled:
                 for visit in [visit for visit in self._visits[client] if visit <= round][-1:]:
                     if (client, visit) in self._unwritten:
                         self._put(client, visit)
-                    files.sync(self._path(client, visit))
-                    folders |= {self._path(client, visit).parent, self._folder, self._folder.parent}
-            for folder in sorted(folders, reverse=True):
-                files.sync(folder)
+                    states.append(self._path(client, visit))
+            folders = {path.parent for path in states} | ({self._folder, self._folder.parent} if states else set())
+            files.sync_all([*states, *sorted(folders, reverse=True)])
         except OSError as error:
             raise RunError(f"{self._folder}: cannot be written: {error}") from error
 
@@ -204,7 +203,7 @@ class ClientStates:
         """Give back the memory of a state, if it takes any."""
         state = self._near.pop((client, round), None)
         if state is not None:
-            self._room += message_bytes(state)
+            self._room += _bytes(state)
             self._unwritten.discard((client, round))
 
     def _path(self, client: int, round: int) -> Path:
@@ -241,3 +240,7 @@ def _entries(folder: Path, names: re.Pattern[str]) -> list[Path]:
 
 def _facts(client: int, round: int) -> dict[str, str]:
     return {"client": str(client), "round": str(round)}
+
+
+def _bytes(state: Message) -> int:
+    return sum(vector.nbytes for vector in state.values())

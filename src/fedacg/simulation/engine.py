@@ -235,10 +235,11 @@ def recall(memory: ClientMemory, tasks: Sequence[Task]) -> Message:
     """What the clients of a group kept, a row each; zeros stand for a client that kept nothing of a name."""
     each = [memory(task.client) for task in tasks]
     known = {name: tensor for message in each for name, tensor in message.items()}
-    return {
-        name: torch.stack([message.get(name, torch.zeros_like(like)) for message in each])
-        for name, like in known.items()
-    }
+    found = {}
+    for name, like in known.items():
+        nothing = torch.zeros_like(like)
+        found[name] = torch.stack([message.get(name, nothing) for message in each])
+    return found
 
 
 @dataclass(frozen=True)

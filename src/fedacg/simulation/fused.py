@@ -57,7 +57,7 @@ def train(
         found.append((gradient.loss, step.sizes))
     total, seen = torch.zeros(2, len(w), dtype=torch.float64)
     # Read only now, and at once: an accelerator need not wait for the host after every step.
-    losses = torch.cat([loss for loss, _ in found]).cpu().split([len(sizes) for _, sizes in found])
+    losses = torch.split(torch.cat([loss for loss, _ in found]).cpu(), [len(sizes) for _, sizes in found])
     for loss, (_, sizes) in zip(losses, found, strict=True):
         total[: len(sizes)].addcmul_(loss, sizes)
         seen[: len(sizes)].add_(sizes)
