@@ -57,7 +57,7 @@ def begin(tmp_path: Path) -> Iterator[Callable[[str], turns.Player]]:
 
 
 def peer(name: str, *turns: list[float], start: float = 0.0) -> findings.Peer:
-    return findings.Peer(name, start, list(turns), 1e-7, {"torch": "2.13.0"})
+    return findings.Peer(name, start, list(turns), 1e-7, {"torch": "2.13.0"}, examples=1000, memory=1_500_000_000)
 
 
 def test_the_workloads_are_those_of_the_speed_benchmark() -> None:
@@ -226,8 +226,8 @@ def test_ratios_are_those_within_turns() -> None:
 def test_the_table_has_ratios_start_up_versions_and_machine() -> None:
     found = {"lenet": [peer("fedacg", [2.0], start=5.5), peer("bare", [4.0]), peer("flower", [7.0], start=30.0)]}
     lines = findings.markdown(found, "two cores").splitlines()
-    assert lines[2] == "| lenet | fedacg | 2.0000 | 0.50 | 1.00 | 3.5 | – |"
-    assert lines[4] == "| lenet | Flower | 7.0000 | 1.75 | 3.50 | 23.0 | 1e-07 |"
+    assert lines[2] == "| lenet | fedacg | 2.0000 | 500 | 0.50 | 1.00 | 1.50 | 3.5 | – |"
+    assert lines[4] == "| lenet | Flower | 7.0000 | 143 | 1.75 | 3.50 | 1.50 | 23.0 | 1e-07 |"
     assert lines[-4:] == [
         "- fedacg: torch 2.13.0",
         "- bare PyTorch: torch 2.13.0",
@@ -271,7 +271,7 @@ def test_an_environment_is_made_once_and_torch_comes_first(commands: list[list[s
     venv, first, second = commands
     assert venv[1:3] == ["-m", "venv"]
     assert first[-1] == environments.TORCH
-    assert second[-2:] == [environments.TORCH, environments.PACKAGES["pfl"]]
+    assert second[-2:] == [environments.TORCH, *environments.PACKAGES["pfl"]]
 
 
 def test_an_environment_that_was_not_finished_is_made_anew(
@@ -280,7 +280,7 @@ def test_an_environment_that_was_not_finished_is_made_anew(
     record = environments.subprocess.run
 
     def fail(command: list[object], check: bool) -> None:
-        if environments.PACKAGES["pfl"] in command:
+        if environments.PACKAGES["pfl"][0] in command:
             raise subprocess.CalledProcessError(1, "pip")
         record(command, check=check)
 

@@ -39,6 +39,27 @@ def test_parameters_and_gradients_are_views(channels_last: bool) -> None:
     torch.testing.assert_close(moved, expected - 0.1 * gradients)
 
 
+@pytest.mark.parametrize("shift", [0, 1, 3])
+def test_a_gradient_elsewhere_leaves_w_alone_and_has_the_same_bits_wherever_the_vector_lies(shift: int) -> None:
+    flat = FlatModel(models.build("cnn", classes=10, shape=(3, 32, 32)), channels_last=True)
+    before, elsewhere = flat.w.clone(), flat.w + 0.01
+    x, y = flat.prepare(torch.randn(4, 3, 32, 32)), torch.tensor([0, 1, 2, 3])
+
+    def gradient() -> torch.Tensor:
+        flat.g.zero_()
+        cross_entropy(flat.module(x), y).backward()
+        return flat.g.clone()
+
+    lies = torch.empty(len(elsewhere) + shift)[shift:].copy_(elsewhere)
+    with flat.at(lies):
+        found = gradient()
+    assert torch.equal(flat.w, before)
+    flat.w.copy_(elsewhere)
+    assert torch.equal(found, gradient())
+    flat.w.copy_(before)
+    assert not torch.equal(found, gradient())
+
+
 def test_a_released_module_is_an_ordinary_one() -> None:
     flat = FlatModel(small_net(), channels_last=True)
     expected = flat.canonical()

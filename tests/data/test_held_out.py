@@ -1,5 +1,6 @@
 """Validation data: what is held out of what, that nobody trains on it, and what is made of it."""
 
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -61,6 +62,20 @@ def test_some_clients_are_held_out_whole() -> None:
     assert sorted([*chain(*trained), *every(parted.validation)]) == list(range(76))
     whole = [every(data().clients[c]) for c in range(5)]
     assert all(each in whole for each in trained)
+
+
+def test_every_client_keeps_an_example() -> None:
+    """Nine tenths of 10, 1, 20, 5 and 40 examples are 9, 1, 18, 5 and 36: two clients would have none left."""
+    assert [held(data(), 0.9).clients.size(client) for client in range(5)] == [1, 1, 2, 1, 4]
+
+
+def test_names_and_own_tests_follow_the_clients_that_are_left() -> None:
+    own = ListedClients([TensorExamples(*pair) for pair in numbered(1, 2, 3, 4, 5)])
+    parted = held(replace(data(), names=tuple("abcde"), own_tests=own), 0.4, "clients")
+    sizes = [parted.clients.size(client) for client in range(3)]
+    assert [parted.name_of(client) for client in range(3)] == ["abcde"[SIZES.index(size)] for size in sizes]
+    assert parted.own_tests is not None
+    assert [parted.own_tests.size(client) for client in range(3)] == [1 + SIZES.index(size) for size in sizes]
 
 
 def test_a_part_of_the_test_set_is_held_out() -> None:

@@ -140,6 +140,22 @@ def test_buckets_of_any_size_and_one_for_the_whole_vector(bits: int, length: int
     assert len(payload) == 8 * len(scales) + math.ceil(len(scales) * size / 8) * 8 * bits // 8
 
 
+@pytest.mark.parametrize("bits", BITS)
+def test_with_the_euclidean_norm_the_grid_is_wider_and_still_unbiased(bits: int) -> None:
+    """Of 3 and −4 the norm is 5: points are at 5 times the grid, and the mean of many draws is the vector."""
+    x, repeats = torch.tensor([3.0, -4.0], dtype=torch.float64), 4000
+    chain = Chain((Quantise(bits, 2, 2),))
+    arrived = chain.decode(chain.encode(x.repeat(repeats), Memory(), generator()), x.repeat(repeats)).view(-1, 2)
+    points = 5 * grid(bits)
+    assert float((arrived.unique()[:, None] - points).abs().amin(dim=1).max()) < 1e-12
+    step = float(points[1] - points[0])
+    assert float((arrived.mean(dim=0) - x).abs().max()) <= 5 * step / 2 / repeats**0.5
+    assert float((arrived - x).abs().max()) < step
+    assert torch.equal(sent(torch.zeros(5), bits), torch.zeros(5))
+    huge = torch.full((1000,), 1e30)
+    assert chain.decode(chain.encode(huge, Memory(), generator()), huge).isfinite().all()
+
+
 def test_one_scale_for_the_whole_vector_loses_what_is_small() -> None:
     """The second half is a thirtieth of the first: of its own grid it has 15 points, of a common one three."""
     x = sample()

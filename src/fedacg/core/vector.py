@@ -78,6 +78,10 @@ CANONICAL = Layout()
 """The canonical order itself."""
 
 
+_ALIGNED = 64
+"""Bytes to which PyTorch aligns what it allocates."""
+
+
 class FlatModel:
     """A module laid out in flat memory. The module is taken over: its parameters move into `w`.
 
@@ -112,7 +116,13 @@ class FlatModel:
 
     @contextmanager
     def at(self, vector: Tensor) -> Iterator[None]:
-        """The module at another vector like `w`, without a copy of either; gradients go to `g` as always."""
+        """The module at another vector like `w`, which keeps its values; gradients go to `g` as always.
+
+        The vector is copied only if its alignment differs from that of `w`, as that of a message or a file may:
+        the rounding of kernels depends on it.
+        """
+        if (vector.data_ptr() - self.w.data_ptr()) % _ALIGNED:
+            vector = vector.clone()
         own = [p.data for p in self._parameters]
         for p, part in zip(self._parameters, self.unfold(vector).values(), strict=True):
             p.data = part

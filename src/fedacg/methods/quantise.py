@@ -3,7 +3,8 @@
 A vector is cut into buckets of 512 entries, or of as many as are asked for; the whole vector may be one. Of each
 bucket the largest magnitude s is sent, and of each entry the position on an even grid over [−s, s], rounded up or
 down at random so that its expectation is the entry. The grid has 2ᵇ − 1 points, zero among them, and the two
-points ±s for b = 1.
+points ±s for b = 1. In place of the largest magnitude s may be the Euclidean norm, as QSGD has it, which
+is √n times coarser where all n entries are alike.
 """
 
 import torch
@@ -20,9 +21,9 @@ class Quantise(Link):
 
     last = True
 
-    def __init__(self, bits: int, bucket: int = BUCKET) -> None:
-        """A `bucket` of 0 is the whole vector."""
-        self.bits, self.bucket = bits, bucket
+    def __init__(self, bits: int, bucket: int = BUCKET, norm: int = 0) -> None:
+        """A `bucket` of 0 is the whole vector; `norm` 2 scales by the Euclidean norm, 0 by the largest entry."""
+        self.bits, self.bucket, self.norm = bits, bucket, norm
         self._last = 1 if bits == 1 else 2**bits - 2
         """The grid's last position; the first is 0."""
 
@@ -30,6 +31,9 @@ class Quantise(Link):
         """Scales first, in the vector's own type, then the positions, 8/b of them to a byte."""
         buckets = torch.nn.functional.pad(vector, (0, self._missing(vector))).view(-1, self.bucket or len(vector))
         scale = buckets.abs().amax(dim=1, keepdim=True)
+        if self.norm == 2:
+            # Of what was divided by the largest entry, so that no square is too large or too small.
+            scale = scale * (buckets / scale.where(scale > 0, 1)).norm(dim=1, keepdim=True)
         # Divided and not multiplied by 1/s, and rounded by a comparison: so 0 and ±s land on the grid exactly.
         position = (buckets / scale.where(scale > 0, 1)).mul_(self._last / 2).add_(self._last / 2)
         lower = position.floor()

@@ -44,6 +44,7 @@ MODIFIERS: tuple[Modifier, ...] = (
         options={
             "bits": Option(4, low=1, high=8, high_open=False, only=(1, 2, 4, 8)),
             "bucket": Option(512, low=0, whole=True),
+            "norm": Option(0, low=0, high=2, high_open=False, only=(0, 2)),
         },
         apply="fedacg.methods.fedpaq:quantise_upload",
     ),
