@@ -1,7 +1,7 @@
 """FedAvg in fluke: its server and clients in one process, one client after the other, with one thread.
 
-It has no workers. With two threads a round of `lenet` took twenty times as long beside the other peers. Of torchvision, for which there is no build that goes with this torch, it only takes
-data sets, which are not asked for: a stand-in lets it be imported. compare.py starts this program.
+It has no workers. Of torchvision, for which there is no build that goes with this torch, it only takes data sets,
+which are not asked for: a stand-in lets it be imported. compare.py starts this program.
 """
 
 import sys
