@@ -1,7 +1,7 @@
-"""FedAvg in fluke: its server and clients in one process, one client after the other, with two threads.
+"""FedAvg in fluke: its server and clients in one process, one client after the other, with one thread.
 
-It has no workers of its own. Of torchvision, for which there is no build that goes with this torch, it only takes
-data sets, which are not asked for: a stand-in lets it be imported. compare.py starts this program.
+It has no workers. Of torchvision, for which there is no build that goes with this torch, it only takes data sets,
+which are not asked for: a stand-in lets it be imported. compare.py starts this program.
 """
 
 import sys
@@ -48,7 +48,7 @@ class Turn(FederationObserver):  # type: ignore[misc]
 
 
 def main(folder: Path, rounds: int, turns: Turns) -> None:
-    torch.set_num_threads(workload.workers())
+    torch.set_num_threads(1)
     given = workload.read(folder)
     load = given.workload
     environment = FlukeENV()
