@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 import curves
 from fedacg.bench.sweep_report import Dot, Effect
+from fedacg.bench.tuning import expected_best
 from fedacg.report.curves import draw
 from fedacg.report.series import Axis
 from fedacg.report.style import PALETTE, of_method
@@ -117,6 +118,32 @@ def learning_rate() -> None:
     best = max(found, key=lambda row: float(row["moving_average_percent"]))
     plain(made.axes[0], f"FedAvg is best at a rate of {best['local.lr']}", "local.lr", made.axes[0].get_ylabel())
     save(made, RESULTS / "learning-rate" / "effect.png")
+
+
+def tuning() -> None:
+    """What a budget buys, after the first stage."""
+    folder = RESULTS / "fair" / "tune"
+    found = rows(folder / "tune.csv")
+    first = min(int(row["rounds"]) for row in found)
+    made, axes = figure(6.5, 3.6)
+    for method in dict.fromkeys(row["method"] for row in found):
+        judged = [
+            float(r["validation"] or 0) for r in found if r["method"] == method and int(r["rounds"]) == first
+        ]
+        style, budgets = of_method(method), range(1, len(judged) + 1)
+        best = [100 * expected_best(judged, n) for n in budgets]
+        axes.plot(
+            budgets,
+            best,
+            color=style.paper,
+            linestyle=(0, style.dashes),
+            linewidth=style.width,
+            marker="o",
+            label=method,
+        )
+    axes.legend(frameon=False, fontsize=9)
+    plain(axes, f"What a budget buys, after {first} rounds", "trials", "best validation accuracy\nexpected, %")
+    save(made, folder / "tune.png")
 
 
 # Benchmarks
@@ -286,6 +313,7 @@ FIGURES: dict[str, Callable[[], None]] = {
     "docs/images/scale.png": scale,
     "docs/results/digits/curves-rounds.png": digits,
     "docs/results/fair/compare/curves-phones.png": phones,
+    "docs/results/fair/tune/tune.png": tuning,
     "docs/results/learning-rate/effect.png": learning_rate,
     "docs/results/fedpaq/accuracy.png": uploads,
     "docs/results/optimum.png": optimum,
