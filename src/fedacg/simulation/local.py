@@ -198,7 +198,9 @@ def orders(examples: int, batch: int, steps: int, shuffle: torch.Generator) -> I
     """A new order of the examples for every epoch; the last one ends where K steps are done."""
     left = steps
     while left > 0:
-        order = torch.randperm(examples, generator=shuffle)[: left * batch]
+        order = torch.randperm(examples, generator=shuffle)
+        if left * batch < examples:
+            order = order[: left * batch]
         yield order
         left -= -(-len(order) // batch)
 
