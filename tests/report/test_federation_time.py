@@ -20,7 +20,7 @@ def rows(out: Path) -> list[dict[str, str]]:
 
 def test_a_finished_run_gives_the_seconds_that_its_clock_would_have_given(tmp_path: Path) -> None:
     """With stragglers, with answers that are lost, and with devices that follow from a seed of their own."""
-    failures = ("failures.straggle=0.4", "failures.drop=0.4", "seeds.cohorts=9")
+    failures = ("failures.straggle=0.4", "failures.drop=0.4", "seeds.cohorts=3")
     settings = ("rounds=6", *failures, "evaluate.targets=[0.1, 0.99]")
     plain, timed = tiny(tmp_path, *settings), tiny(tmp_path, *settings, "clock.profile=phones")
     play(plain, prepare(plain), folder=tmp_path / "plain")

@@ -55,6 +55,12 @@ def test_fused_clients_are_the_same_too(tmp_path: Path) -> None:
     assert digest(played(tmp_path, *settings)) == digest(played(tmp_path, *settings, "asynchronous.buffer=5"))
 
 
+def test_the_rate_falls_from_step_to_step_as_it_does_from_round_to_round(tmp_path: Path) -> None:
+    falling = ("local.lr_decay=0.5", "local.lr=0.5")
+    waiting, buffered = played(tmp_path, *falling), played(tmp_path, *falling, "asynchronous.buffer=3")
+    assert digest(waiting) == digest(buffered) != digest(played(tmp_path, "local.lr=0.5"))
+
+
 def federation(
     folder: Path, times: list[float], method: str, cohort: int, steps: int, **settings: object
 ) -> AsynchronousFederation:
