@@ -326,6 +326,11 @@ def test_where_answers_are_late_momentum_is_a_suspect_too() -> None:
     assert "server momentum λ" in note
 
 
+def test_of_a_run_under_attack_nothing_is_said() -> None:
+    assert watched([0.2] * 10) is not None
+    assert watched([0.2] * 10, failures={"bad": 0.2}) is None
+
+
 @pytest.mark.parametrize(
     ("x", "y"), [(torch.zeros(99, 3), torch.zeros(99).long()), (torch.zeros(200, 3), torch.zeros(200, 1))]
 )

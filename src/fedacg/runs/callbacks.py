@@ -212,7 +212,8 @@ class BestCheckpoint(_Follows):
 class AtChance(Callback):
     """Notices a run that learns nothing: for long it is right no more often than one label for all would be.
 
-    It needs an accuracy of labels that are whole numbers, on a hundred examples or more, and only looks on.
+    It needs an accuracy of labels that are whole numbers, on a hundred examples or more, and only looks on. Where
+    clients attack on purpose it says nothing.
     """
 
     def __init__(self, experiment: Experiment, data: FederatedData) -> None:
@@ -220,7 +221,7 @@ class AtChance(Callback):
         self._stale = experiment.asynchronous.buffer > 0
         during = experiment.evaluate.test == "every"
         self._figure = "test_accuracy" if during else "validation/accuracy"
-        self._examples = data.test if during else data.validation
+        self._examples = None if experiment.failures.bad else data.test if during else data.validation
         self._told = False
 
     @cached_property
