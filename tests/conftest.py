@@ -19,6 +19,8 @@ def fedacg(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 
 LONGEST = (
+    "test_commands.py",
+    "test_kills.py",
     "test_flower_deployment.py",
     "test_flower_deployment_app.py",
     "test_states_resumed.py",
@@ -26,7 +28,6 @@ LONGEST = (
     "test_flower_agreement.py",
     "test_ray.py",
     "test_page_browser.py",
-    "test_commands.py",
     "test_bench_runs.py",
     "test_examples.py",
 )
