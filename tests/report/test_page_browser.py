@@ -353,7 +353,7 @@ def test_light_and_dark_follow_the_system_until_one_is_chosen(browser: Browser) 
     browser.media(prefers_color_scheme="dark")
     dark = ground(browser)
     assert light == "rgb(255, 255, 255)" != dark
-    assert browser.one("#theme").text == "Light"
+    assert wait_for(lambda: browser.one("#theme").text == "Light")  # the browser tells the script a little later
     browser.one("#theme").click()
     assert ground(browser) == light
     browser.one("#theme").click()
