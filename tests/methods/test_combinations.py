@@ -18,7 +18,7 @@ from fedacg.methods.parts import LocalStep, Proximal
 from fedacg.methods.quantise import Quantise
 from fedacg.methods.rules import Around, Average, Lookahead, ServerRule
 from fedacg.methods.sam import AdaptiveAscent, Ascent
-from fedacg.methods.swa import WeightAverage
+from fedacg.methods.averaging import MovingAverage, WeightAverage
 from fedacg.methods.upload import ErrorFeedback
 from support.command import Command
 
@@ -77,6 +77,7 @@ def test_a_combination_is_built_or_refused_with_a_reason(base: str) -> None:
         rules = [type(rule) for rule in nested(method.rule)]
         assert (Lookahead in rules) == ("acg" in parts or Lookahead in [type(r) for r in nested(plain.rule)]), name
         assert (WeightAverage in rules) == ("swa" in parts), name
+        assert (MovingAverage in rules) == ("ema" in parts), name
         added = [type(part) for part in method.objective[len(plain.objective) :]]
         assert added == [PARTS[part] for part in parts if part in PARTS], name
         links = [type(link) for link in method.upload[len(plain.upload) :] if not isinstance(link, ErrorFeedback)]

@@ -90,6 +90,7 @@ def final(method: str, options: dict[str, float], dtype: torch.dtype = torch.flo
         ("mimelite", {"beta": 0.0}),
         ("ghbm", {"beta": 0.0}),
         ("fedavg+swa", {"start": 0.9}),
+        ("fedavg+ema", {"decay": 0.0}),
         ("fedavg+topk", {"part": 1.0}),
         ("fedavg+acg", {"lam": 0.0}),
         ("fedavg+prox", {"mu": 0.0}),

@@ -231,3 +231,18 @@ def test_swa_evaluates_the_mean_of_the_last_models_and_trains_on_as_before(name:
         else:
             mean = torch.stack([state["theta"] for state in plain[4:number]]).mean(dim=0)
             torch.testing.assert_close(other["model"], mean, rtol=0, atol=1e-12)
+
+
+def test_ema_weighs_a_round_by_its_age_and_trains_on_as_before() -> None:
+    plain = list(states(UNEVEN, "fedacg", lr=0.25, rounds=3))
+    one, two, three = (state["theta"] for state in plain)
+    averaged = list(states(UNEVEN, "fedacg+ema", {"decay": 0.5}, lr=0.25, rounds=3))
+    assert all(torch.equal(a["theta"], b["theta"]) for a, b in zip(plain, averaged, strict=True))
+    torch.testing.assert_close(averaged[0]["model"], one, rtol=0, atol=0)
+    torch.testing.assert_close(averaged[1]["model"], (one + 2 * two) / 3, rtol=0, atol=1e-12)
+    torch.testing.assert_close(averaged[2]["model"], (one + 2 * two + 4 * three) / 7, rtol=0, atol=1e-12)
+
+
+def test_ema_without_decay_releases_the_models_themselves() -> None:
+    for state in states(UNEVEN, "fedacg+ema", {"decay": 0}, lr=0.25, rounds=3):
+        assert torch.equal(state["model"], state["theta"])

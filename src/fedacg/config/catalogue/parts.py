@@ -55,7 +55,16 @@ MODIFIERS: tuple[Modifier, ...] = (
         link="https://arxiv.org/abs/2203.11834",
         equation="evaluates the mean of θ over the last rounds",
         options={"start": fraction(0.75)},
-        apply="fedacg.methods.swa:add_swa",
+        apply="fedacg.methods.averaging:add_swa",
+    ),
+    Modifier(
+        name="ema",
+        title="moving average of weights",
+        reference="Polyak, Juditsky, SIAM J. Control Optim. 1992; Izmailov et al., UAI 2018",
+        link="https://arxiv.org/abs/1803.05407",
+        equation="evaluates θ̄ ← θ̄ + a(θ − θ̄), in which round t − j weighs κ^j",
+        options={"decay": fraction(0.9, 0.8, 0.9, 0.95)},
+        apply="fedacg.methods.averaging:add_ema",
     ),
     Modifier(
         name="sam",
