@@ -12,13 +12,13 @@ from fedacg.config.catalogue import GROUPS
 from fedacg.config.methods import Modifier, positive, rate
 from fedacg.errors import InputError
 from fedacg.methods import METHODS, MODIFIERS, Entry, Method
+from fedacg.methods.averaging import MovingAverage, WeightAverage
 from fedacg.methods.compress import Sign, TopK
 from fedacg.methods.fedinit import RelaxedStart
 from fedacg.methods.parts import LocalStep, Proximal
 from fedacg.methods.quantise import Quantise
 from fedacg.methods.rules import Around, Average, Lookahead, ServerRule
 from fedacg.methods.sam import AdaptiveAscent, Ascent
-from fedacg.methods.averaging import MovingAverage, WeightAverage
 from fedacg.methods.upload import ErrorFeedback
 from support.command import Command
 
