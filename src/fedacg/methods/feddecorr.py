@@ -32,9 +32,16 @@ class Decorrelation(Loss):
             return features.new_zeros(())
         centred = features - features.mean(dim=0)
         x = centred / torch.sqrt(centred.var(dim=0) + _EPSILON)
-        products = x.T @ x
-        off_diagonal = products - torch.diag(products.diagonal())
-        return self.beta * off_diagonal.square().sum() / (width * (width - 1)) / batch
+        return self.beta * _off_diagonal(x) / (width * (width - 1)) / batch
+
+
+def _off_diagonal(x: Tensor) -> Tensor:
+    """Σ_{a≠b} (XᵀX)²_{ab}, without the matrix XᵀX where XXᵀ is smaller: both have the same sum of squares."""
+    batch, width = x.shape
+    if width > batch:
+        return (x @ x.T).square().sum() - x.square().sum(dim=0).square().sum()
+    products = x.T @ x
+    return (products - torch.diag(products.diagonal())).square().sum()
 
 
 def feddecorr(beta: float, server_lr: float) -> Method:
