@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedacg.core.inputs import Inputs, call
 from fedacg.core.messages import Message
 from fedacg.methods.visit import Assignment, Departure
-from fedacg.models.staged import StagedModel
+from fedacg.models.networks import StagedModel
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """From the model's outputs and the labels to the mean loss of a batch."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedacg.core.messages import Message
-from fedacg.models.staged import StagedModel
+from fedacg.models.networks import StagedModel
 from fedacg.simulation.replies import Arrivals
 
 

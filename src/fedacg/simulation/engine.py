@@ -23,7 +23,7 @@ from fedacg.data.examples import Clients, Examples, FederatedData, TensorExample
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
 from fedacg.methods.rules import State
-from fedacg.models.staged import StagedModel
+from fedacg.models.networks import StagedModel
 from fedacg.simulation.scoring import Aim, Evaluation
 
 Held = Literal["test", "validation"]
