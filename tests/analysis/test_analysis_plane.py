@@ -10,15 +10,7 @@ from torch import Tensor, nn
 
 from fedacg import methods, models
 from fedacg.analysis import surface as surfaces
-from fedacg.analysis.surface import (
-    Plane,
-    axes,
-    estimate_seconds,
-    evaluator,
-    sample_test,
-    sample_training,
-    surface,
-)
+from fedacg.analysis.surface import Plane, axes, estimate_seconds, evaluator, sample_test, sample_training, surface
 from fedacg.config.sections import EngineSettings
 from fedacg.core.vector import FlatModel, Layout
 from fedacg.data.examples import TensorExamples

@@ -21,7 +21,7 @@ from fedacg import engines, methods
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, override, with_method
 from fedacg.config.sections import EngineSettings, LocalSettings
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.own import from_pairs
 from fedacg.engines.processes import ProcessEngine

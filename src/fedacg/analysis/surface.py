@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedacg import engines
 from fedacg.config.sections import EngineSettings, LocalSettings
-from fedacg.core.inputs import join
 from fedacg.core.randomness import numpy_generator
+from fedacg.core.tensors import join
 from fedacg.core.vector import Layout
 from fedacg.data.examples import Examples, FederatedData, ListedClients, in_memory
 from fedacg.engines import Job, one_thread

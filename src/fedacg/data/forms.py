@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from fedacg.core.inputs import Inputs, described, each, join, tensors
+from fedacg.core.tensors import Inputs, described, each, join, tensors
 from fedacg.data.examples import Examples, SeveralExamples, TensorExamples, ViewExamples, in_memory
 from fedacg.errors import InputError
 

@@ -9,8 +9,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from fedacg.core.inputs import Inputs, each, join
 from fedacg.core.randomness import numpy_generator
+from fedacg.core.tensors import Inputs, each, join
 from fedacg.data.examples import (
     Clients,
     Examples,

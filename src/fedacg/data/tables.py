@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedacg.core.inputs import Inputs
+from fedacg.core.tensors import Inputs
 from fedacg.data.examples import Examples, ViewExamples
 from fedacg.data.forms import Array, not_empty, to_examples, to_inputs, to_labels
 from fedacg.errors import InputError

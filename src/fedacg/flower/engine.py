@@ -15,7 +15,7 @@ import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from fedacg.core import messages
+from fedacg.core.round import Message as Vectors
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError
 from fedacg.flower.checks import Refused
@@ -54,7 +54,7 @@ class GridEngine:
         self._here.setup(job)
         self._uploads = UploadReader(job, self._options.max_norm)
 
-    def train(self, broadcast: messages.Message, tasks: Sequence[Task], kept: ClientMemory) -> Training:
+    def train(self, broadcast: Vectors, tasks: Sequence[Task], kept: ClientMemory) -> Training:
         if sealing(self._job.method.rule):
             return self._train_sealed(broadcast, tasks, kept)
         vectors, serving, deadline = pack(broadcast), self._nodes.serving, self._options.deadline
@@ -88,7 +88,7 @@ class GridEngine:
         sound = (Answers.of_one(task, answers[task.client]) for task in tasks if task.client in answers)
         return Training(sound, lost)
 
-    def _train_sealed(self, broadcast: messages.Message, tasks: Sequence[Task], kept: ClientMemory) -> Training:
+    def _train_sealed(self, broadcast: Vectors, tasks: Sequence[Task], kept: ClientMemory) -> Training:
         """The same if the server may see only the sum: each client is recorded as having sent the mean."""
         serving, number = self._nodes.serving, tasks[0].round.number if tasks else 0
         orders = {}
@@ -114,7 +114,7 @@ class GridEngine:
         )
         return Training(answers, lost, stand_ins=True)
 
-    def evaluate(self, model: messages.Message, part: Held = "test", see: See | None = None) -> Evaluation:
+    def evaluate(self, model: Vectors, part: Held = "test", see: See | None = None) -> Evaluation:
         if part == "validation":
             return self._here.evaluate(model, part, see)
         if self._options.tested_by == "nobody":

@@ -15,9 +15,9 @@ from fedacg.config.experiment import Experiment
 from fedacg.config.names import GIVEN
 from fedacg.config.participation import CohortSettings, FailureSettings, PopulationSettings
 from fedacg.config.sections import LocalSettings
-from fedacg.core.messages import kind_bytes
 from fedacg.core.plugins import is_plugin, load
 from fedacg.core.randomness import numpy_generator, stream_seed
+from fedacg.core.round import kind_bytes
 from fedacg.core.vector import trainable
 from fedacg.data.catalogue import federate
 from fedacg.data.examples import FederatedData

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedacg.config.experiment import Experiment
-from fedacg.core.inputs import call, described
+from fedacg.core.tensors import call, described
 from fedacg.core.vector import FlatModel, clone, trainable
 from fedacg.data.examples import FederatedData, feed
 from fedacg.errors import InputError, SettingError

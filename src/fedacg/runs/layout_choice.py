@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedacg.config.experiment import Experiment
-from fedacg.core.inputs import Inputs, call, tensors
+from fedacg.core.tensors import Inputs, call, tensors
 from fedacg.core.vector import FlatModel, clone, trainable
 from fedacg.data.examples import FederatedData
 from fedacg.runs.folder import is_run, read_marker

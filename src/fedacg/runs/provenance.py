@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedacg.config.experiment import Experiment
 from fedacg.config.section import STREAMS
-from fedacg.core.inputs import tensors
+from fedacg.core.tensors import tensors
 from fedacg.core.vector import sha256
 from fedacg.data.examples import Examples, FederatedData
 from fedacg.runs.history import History, Reached

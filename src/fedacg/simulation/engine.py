@@ -15,9 +15,8 @@ from torch.func import functional_call
 
 from fedacg.config.participation import FailureSettings
 from fedacg.config.sections import LocalSettings
-from fedacg.core.devices import Device, count
-from fedacg.core.messages import Kinds, Message, kind_bytes
-from fedacg.core.round import Round
+from fedacg.core.round import Kinds, Message, Round, kind_bytes
+from fedacg.core.tensors import Device, count_devices
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import Clients, Examples, FederatedData, TensorExamples, feed, labels
 from fedacg.errors import InputError
@@ -280,8 +279,8 @@ def groups(tasks: Sequence[Task], largest: int) -> list[Sequence[Task]]:
 
     They follow from the places in the cohort alone, so that no result depends on the number of workers.
     """
-    count = -(-len(tasks) // largest)
-    bounds = [len(tasks) * place // count for place in range(count + 1)] if count else []
+    count_devices = -(-len(tasks) // largest)
+    bounds = [len(tasks) * place // count_devices for place in range(count_devices + 1)] if count_devices else []
     return [tasks[first:last] for first, last in pairwise(bounds)]
 
 
@@ -292,7 +291,7 @@ def chunks(examples: int, size: int) -> list[tuple[int, int]]:
 
 def check_device(name: Device) -> None:
     """Refuse a device that this machine does not have."""
-    if not count(name):
+    if not count_devices(name):
         missing = f"torch {torch.__version__} finds no such device on this machine; 'cpu' always works"
         raise InputError(f"engine.device = {name!r}: {missing}")
 

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from ray.exceptions import RayError
 
-from fedacg.core.devices import Device
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
+from fedacg.core.tensors import Device
 from fedacg.engines.orders import Fact, Hello, Order, Outcome, Train, WorkerLoop
 from fedacg.engines.ray.cluster import Cluster
 from fedacg.engines.shared_memory import put_together, take_apart
