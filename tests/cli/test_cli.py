@@ -11,8 +11,8 @@ from typing import Any, get_args
 import pytest
 
 from fedacg.config.experiment import Experiment
+from fedacg.config.fields import Section
 from fedacg.config.recipe import find, override, read_toml, recipe_names, with_method
-from fedacg.config.section import Section
 from fedacg.methods import METHODS, MODIFIERS
 from fedacg.runs.history import History, read_metrics
 from fedacg.simulation.sampling import Attendance, Sampling

@@ -17,11 +17,11 @@ import typer.main
 import fedacg
 from fedacg import models
 from fedacg.cli.program import app
-from fedacg.config.catalogue import GROUPS
 from fedacg.config.experiment import Experiment, flatten
+from fedacg.config.fields import Section
+from fedacg.config.methods import GROUPS
 from fedacg.config.parameters import KEYS, NAMES
 from fedacg.config.recipe import find, override, recipe_names, with_method
-from fedacg.config.section import Section
 from fedacg.data import catalogue, download
 from fedacg.methods import METHODS, MODIFIERS, Entry, Modifier
 from fedacg.runs.build import traffic_of

@@ -10,7 +10,7 @@ import pytest
 
 from fedacg.bench.grid import Axis as GridAxis
 from fedacg.bench.sweep_report import Dot, Effect, HeatMap
-from fedacg.config.catalogue import METHODS
+from fedacg.config.methods import METHODS
 from fedacg.report import curves, write
 from fedacg.report.coming import PLAN, Coming, planned, to_come
 from fedacg.report.live import LiveReport

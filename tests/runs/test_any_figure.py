@@ -14,7 +14,7 @@ from torch import nn
 
 import fedacg
 from fedacg import InputError
-from fedacg.config.goals import Goal, rises
+from fedacg.config.fields import Goal, rises
 from fedacg.report import write
 from fedacg.report.curves import draw
 from fedacg.report.runs import group_runs, load_run

@@ -14,8 +14,8 @@ from pathlib import Path
 from torch import nn
 
 from fedacg.analysis.pictures import Ink
+from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment
-from fedacg.config.names import GIVEN
 from fedacg.core import plugins
 from fedacg.core.vector import Layout, trainable
 from fedacg.errors import InputError

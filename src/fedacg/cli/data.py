@@ -11,7 +11,7 @@ import typer
 
 from fedacg.cli import completion
 from fedacg.cli.stopping import interruptible
-from fedacg.config.names import SPLITS
+from fedacg.config.catalogue import SPLITS
 from fedacg.errors import InputError, printable, unknown
 
 if TYPE_CHECKING:

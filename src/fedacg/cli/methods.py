@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from fedacg.cli import completion
-from fedacg.config.catalogue import BASELINES, GROUPS, MODIFIERS
-from fedacg.config.methods import Entry, Modifier, parse
+from fedacg.config.methods import BASELINES, GROUPS, MODIFIERS, Entry, Modifier, parse
 
 
 def methods(

@@ -204,7 +204,7 @@ def compare(
 
 def _varied(tree: Tree, vary: str) -> Tree:
     """The tree with the seeds of all other streams fixed to the recipe's."""
-    from fedacg.config.section import STREAMS
+    from fedacg.config.fields import STREAMS
 
     for name in (names := parse_names(vary)):
         if name not in STREAMS:
@@ -255,7 +255,7 @@ def _headline(result: "Result") -> list[tuple[str, str]]:
 
 
 def _goals(result: "Result") -> list[tuple[str, str]]:
-    from fedacg.config.goals import Goal
+    from fedacg.config.fields import Goal
 
     reached = result.summary["rounds_to"]
     goals = {key: Goal.parse(key) if "=" in key else Goal.accuracy(float(key)) for key in reached}

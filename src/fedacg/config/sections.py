@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from fedacg.config import methods
-from fedacg.config.goals import Goal
-from fedacg.config.names import CALLBACKS, DATA_SETS, GIVEN, MODELS, SPLITS
-from fedacg.config.section import Incidental, Section, named
+from fedacg.config.catalogue import CALLBACKS, DATA_SETS, GIVEN, MODELS, SPLITS
+from fedacg.config.fields import Goal, Incidental, Section, named
 from fedacg.core.plugins import may_import
 from fedacg.errors import SettingError, unknown
 

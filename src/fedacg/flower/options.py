@@ -10,8 +10,8 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from fedacg.config.experiment import Experiment, parse
+from fedacg.config.fields import Section
 from fedacg.config.recipe import find
-from fedacg.config.section import Section
 from fedacg.config.sections import EngineSettings, SaveSettings
 from fedacg.errors import InputError
 from fedacg.flower.checks import MAX_NORM, NORM_FACTOR

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedacg.config.experiment import show
-from fedacg.config.section import STREAMS
+from fedacg.config.fields import STREAMS
 from fedacg.report.cells import Cell, Column, to_markdown
 from fedacg.report.page import Chapter
 from fedacg.report.runs import Run

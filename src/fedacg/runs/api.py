@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from fedacg import methods
+from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment, parse
-from fedacg.config.names import GIVEN
 from fedacg.config.parameters import NAMES, RunParameters, to_tree
 from fedacg.config.recipe import Tree, read_toml
 from fedacg.core import plugins

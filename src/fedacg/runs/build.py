@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from fedacg import methods, models
+from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment
-from fedacg.config.names import GIVEN
 from fedacg.config.participation import CohortSettings, FailureSettings, PopulationSettings
 from fedacg.config.sections import LocalSettings
 from fedacg.core.plugins import is_plugin, load

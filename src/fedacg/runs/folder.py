@@ -30,8 +30,8 @@ from typing import IO, Any
 
 from safetensors import SafetensorError
 
+from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment
-from fedacg.config.names import GIVEN
 from fedacg.config.recipe import read_toml
 from fedacg.core import files
 from fedacg.core.vector import CANONICAL, Layout, load_vectors, pack_vectors

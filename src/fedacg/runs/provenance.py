@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedacg.config.experiment import Experiment
-from fedacg.config.section import STREAMS
+from fedacg.config.fields import STREAMS
 from fedacg.core.tensors import tensors
 from fedacg.core.vector import sha256
 from fedacg.data.examples import Examples, FederatedData

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedacg.config.catalogue.entry import Modifier, Option, count, fraction, positive, rate
+from fedacg.config.catalogue import Modifier, Option, count, fraction, positive, rate
 
 _BAD = Option(0.2, low=0, high=0.5)
 """The fraction of updates assumed to be bad: less than half."""
@@ -16,7 +16,7 @@ _PRIVATE: Mapping[str, Option] = {
 _COHORT = Option(0, low=0, whole=True)
 """The cohort whose noise is simulated; 0 simulates none."""
 
-MODIFIERS: tuple[Modifier, ...] = (
+PARTS: tuple[Modifier, ...] = (
     Modifier(
         name="acg",
         title="lookahead server momentum",
