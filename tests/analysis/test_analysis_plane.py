@@ -14,7 +14,7 @@ from fedacg.analysis.surface import Plane, axes, estimate_seconds, evaluator, sa
 from fedacg.config.sections import EngineSettings
 from fedacg.core.vector import FlatModel, Layout
 from fedacg.data.examples import TensorExamples
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.errors import InputError
 from fedacg.runs.build import Ingredients
 from support.quadratics import Bowl, Point, client, half_square

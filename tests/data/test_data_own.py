@@ -10,8 +10,8 @@ from torch import Tensor
 from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.examples import Dataset, Examples, FederatedData, labels
-from fedacg.data.forms import MappedExamples
-from fedacg.data.own import dataset, from_pairs
+from fedacg.data.own_data import dataset, from_pairs
+from fedacg.data.own_forms import MappedExamples
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.errors import InputError
 

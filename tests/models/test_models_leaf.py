@@ -12,7 +12,7 @@ import fedacg
 from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment
 from fedacg.core.vector import FlatModel, clone
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.engines.shared_memory import freeze, thaw

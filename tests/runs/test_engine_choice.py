@@ -20,7 +20,7 @@ def quickstart(*settings: str) -> Experiment:
 
 def test_the_work_is_counted() -> None:
     """One client of 8 examples on 4 → 3 weights: 5 epochs of 2 batches, and 6 tests every other round."""
-    from fedacg.data.own import from_pairs
+    from fedacg.data.own_data import from_pairs
     from fedacg.methods import build
 
     settings = [
@@ -40,7 +40,7 @@ def test_the_work_is_counted() -> None:
 
 
 def test_a_convolution_counts_at_every_place_that_it_is_applied_to() -> None:
-    from fedacg.data.own import from_pairs
+    from fedacg.data.own_data import from_pairs
     from fedacg.methods import build
     from fedacg.runs.engine_choice import _example_cost
 

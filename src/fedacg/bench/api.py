@@ -20,7 +20,7 @@ from fedacg.bench.grid import Axis, by_method, expand
 from fedacg.config.experiment import Experiment
 from fedacg.config.parameters import KEYS, Parameters, recipe
 from fedacg.core.files import parse_folder
-from fedacg.data.forms import Client
+from fedacg.data.own_forms import Client
 from fedacg.errors import InputError
 from fedacg.methods.parts import LossFunction
 from fedacg.report.cells import Column, to_markdown

@@ -122,11 +122,11 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it, only list them.")] = False,
 ) -> None:
     """List prepared data that are no longer needed, or remove them."""
-    from fedacg.data import catalogue, cleaning
+    from fedacg.data import catalogue, prepared
     from fedacg.runs.history import human_bytes
 
     sources = [facts.source for facts in catalogue.FACTS.values() if facts.source and facts.source.version]
-    found = cleaning.outdated(sources)
+    found = prepared.outdated(sources)
     if not found:
         typer.echo("no prepared data are outdated")
         return
@@ -134,7 +134,7 @@ def clean(
         typer.echo(f"{human_bytes(each.size):>10}  {printable(each.path)}\n{'':12}{printable(each.why)}")
     total = human_bytes(sum(each.size for each in found))
     if yes:
-        cleaning.remove(found)
+        prepared.remove_outdated(found)
         typer.echo(f"removed {total}")
     else:
         typer.echo(f"{total} can be removed: fedacg data clean --yes")
@@ -145,18 +145,19 @@ def get(name: Name) -> None:
     """Download a data set from its authors' site and check it, unless it is there already."""
     from rich.console import Console
 
-    from fedacg.data import download
+    from fedacg.data import catalogue, origins
+    from fedacg.data.files import data_root
 
     console = Console()
     with interruptible():
-        found = download.there(name)
+        found = catalogue.there(name)
         if found and not found.differences:
             typer.echo(f"{printable(found.copy)}: there already, complete; nothing to download")
             return
         if found:
             differences = "; ".join(map(printable, found.differences))
             typer.echo(f"{printable(found.copy)}: there already, but not complete: {differences}")
-        files = download.get(name, console)
+        files = origins.download(name, data_root(), console)
     if not files:
         console.print(f"{name} is built in: there is nothing to download.")
     for path in files:
@@ -299,10 +300,10 @@ def _natural(name: str) -> bool:
 def _known(name: str) -> tuple[str, str]:
     """The number of classes and the shape of an input."""
     from fedacg.data import catalogue
-    from fedacg.data.sources import synthetic
+    from fedacg.data.sources import built_in
 
     if name == catalogue.SYNTHETIC:
-        return str(synthetic.CLASSES), str(synthetic.FEATURES)
+        return str(built_in.SYNTHETIC_CLASSES), str(built_in.SYNTHETIC_FEATURES)
     if name not in catalogue.FACTS:
         return "–", "–"
     facts = catalogue.FACTS[name]

@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 
 from fedacg.config.experiment import Experiment
 from fedacg.core.vector import Layout
-from fedacg.data import folder
+from fedacg.data import own_tables
 from fedacg.data.examples import Examples, FederatedData
 from fedacg.engines import Job, one_thread
 from fedacg.engines.serial import SerialEngine
@@ -92,7 +92,7 @@ def _own(experiment: Experiment, options: NodeOptions) -> NodeData:
     path = Path(options.data).expanduser().resolve()
     if not path.is_dir():
         raise InputError(f"node config: data = {options.data}: there is no such folder")
-    whole = folder.read_clients([path])
+    whole = own_tables.read_clients([path])
     mine = OnlyClient(whole.train)
     data = FederatedData(whole.name, mine, whole.test, whole.pipeline, whole.classes, whole.shape)
     return NodeData(options.client or path.name, whole.train, data)

@@ -19,8 +19,8 @@ from fedacg.core import plugins
 from fedacg.core.files import is_file, parse_folder, read_text
 from fedacg.core.vector import trainable
 from fedacg.data.examples import FederatedData
-from fedacg.data.forms import Client, LazyClients
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
+from fedacg.data.own_forms import Client, LazyClients
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.parts import LossFunction
 from fedacg.runs.build import Ingredients, prepare, sampling, set_aside

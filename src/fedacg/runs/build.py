@@ -21,9 +21,8 @@ from fedacg.core.round import kind_bytes
 from fedacg.core.vector import trainable
 from fedacg.data.catalogue import federate
 from fedacg.data.examples import FederatedData
-from fedacg.data.held_out import draw, hold_out
-from fedacg.data.own import from_pairs
-from fedacg.data.rearranged import hold_out_tests, pool
+from fedacg.data.held_out import draw, hold_out, hold_out_tests, pool
+from fedacg.data.own_data import from_pairs
 from fedacg.engines import Engine
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.dp import promise_of

@@ -1,6 +1,7 @@
 """User data in their usual forms: pairs of arrays, map-style data sets, clients loaded on demand.
 
-Each becomes `Examples`; own.py checks that they are consistent. Tables are in tables.py.
+Each becomes `Examples`; own_data.py checks that they are consistent. Tables and folders are in
+own_tables.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
