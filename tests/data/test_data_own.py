@@ -165,7 +165,7 @@ def inputs(examples: Examples) -> list[int]:
 
 def natural(whole: Dataset, clients: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> FederatedData:
     """The data set dealt as an experiment would have it."""
-    monkeypatch.setattr(catalogue.own, "from_function", lambda name: whole)
+    monkeypatch.setattr(catalogue.own_data, "from_function", lambda name: whole)
     return catalogue.federate(DataSettings(name="my:data", split="natural", clients=clients), seed)
 
 

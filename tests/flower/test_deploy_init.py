@@ -19,7 +19,7 @@ from flwr.supercore.object_ref import load_app
 
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import read_toml
-from fedacg.flower.options import NodeOptions, ServerOptions, server_options
+from fedacg.flower.deployment import NodeOptions, ServerOptions, server_options
 from support.command import Command
 from support.flower_grid import LoopGrid, Node
 

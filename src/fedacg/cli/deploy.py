@@ -40,12 +40,12 @@ def init(
     ] = False,
 ) -> None:
     """Write a Flower app that runs an experiment with real nodes."""
-    from fedacg.flower import app_template
+    from fedacg.flower import deployment
 
     tree = find(recipe)
     if method:
         tree = with_method(tree, method)
-    experiment = app_template.describe(tree, settings or [], nodes, own_data)
-    for path in app_template.write(folder, experiment, nodes):
+    experiment = deployment.describe_app(tree, settings or [], nodes, own_data)
+    for path in deployment.write_app(folder, experiment, nodes):
         typer.echo(path)
     typer.echo(f"how to start it: {folder / 'README.md'}")

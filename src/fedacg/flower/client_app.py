@@ -21,7 +21,7 @@ from fedacg.engines import Job, one_thread
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError, RunError
 from fedacg.flower import sealed
-from fedacg.flower.options import NodeOptions, has_own_data, node_options, read_experiment
+from fedacg.flower.deployment import NodeOptions, has_own_data, node_options, read_experiment
 from fedacg.flower.records import Announcement, Order, announcement, read_order, tested, unpack, upload
 from fedacg.runs.build import load_data, make_job, prepare
 from fedacg.runs.client_states import ClientStates

@@ -15,8 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedacg.core.round import Message, Round, is_encoded
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import InputError
-from fedacg.flower.checks import MAX_EXAMPLES, Refused, Shaped, check_size, plain, read_arrays
-from fedacg.flower.usual import Measured
+from fedacg.flower.checks import MAX_EXAMPLES, Measured, Refused, Shaped, check_size, plain, read_arrays
 from fedacg.simulation.engine import Answer, Job, Task
 from fedacg.simulation.scoring import Evaluation
 
