@@ -13,7 +13,7 @@ from fedacg.analysis import pictures
 from fedacg.analysis.pictures import Ink, Line, over_seeds
 from fedacg.analysis.rounds import squared_deviations, stability
 from fedacg.analysis.surface_picture import Panel, draw, shared_levels
-from fedacg.report.curves import render
+from fedacg.report.pictures import render
 from fedacg.report.style import PALETTE, by_place
 from fedacg.runs.history import History
 from fedacg.simulation.metrics import RoundMetrics

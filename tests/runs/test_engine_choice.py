@@ -9,7 +9,7 @@ from torch import nn
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, override, read_toml
 from fedacg.runs.build import Ingredients, prepare
-from fedacg.runs.engine_choice import choose_engine, multiplications
+from fedacg.runs.choices import choose_engine, multiplications
 from fedacg.runs.runner import play
 from fedacg.runs.session import Session
 
@@ -42,7 +42,7 @@ def test_the_work_is_counted() -> None:
 def test_a_convolution_counts_at_every_place_that_it_is_applied_to() -> None:
     from fedacg.data.own_data import from_pairs
     from fedacg.methods import build
-    from fedacg.runs.engine_choice import _example_cost
+    from fedacg.runs.choices import _example_cost
 
     x, y = torch.zeros(2, 1, 6, 6), torch.zeros(2).long()
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3))

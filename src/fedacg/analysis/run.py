@@ -10,8 +10,8 @@ from fedacg.analysis import cka, load, result, rounds, surfaces
 from fedacg.analysis.result import Finding, Watcher, by_group
 from fedacg.errors import InputError, unknown
 from fedacg.report.cells import Cell, Column, TerminalTable
-from fedacg.report.curves import render
 from fedacg.report.page import Chapter, Picture
+from fedacg.report.pictures import render
 
 WHAT = ("surface", "divergence", "cka", "stability", "drift")
 

@@ -15,8 +15,8 @@ from fedacg import report
 from fedacg.bench.comparison import average_at
 from fedacg.bench.grid import Axis, Point
 from fedacg.report.cells import ABSENT
-from fedacg.report.curves import render
 from fedacg.report.page import Chapter, Picture
+from fedacg.report.pictures import render
 from fedacg.report.runs import load_run
 from fedacg.report.style import by_place
 from fedacg.report.table import Spread

@@ -80,8 +80,7 @@ def bench(
     from rich.console import Console
 
     from fedacg.cli.multi_run import announce, display, names_of, play_missing
-    from fedacg.report.coming import planned
-    from fedacg.runs.session import Session
+    from fedacg.runs.session import Session, announce_runs
 
     console = Console()
     whole = True
@@ -96,7 +95,7 @@ def bench(
                 if dry_run:
                     return
                 rounds = {place: run.rounds for place, run in runs.items()}
-                with planned(out, rounds), display(console, quiet, runs) as progress:
+                with announce_runs(out, rounds), display(console, quiet, runs) as progress:
                     for block in blocks:
                         whole &= play_missing(session, block.runs, names_of(runs), progress, log or [])
                         progress.rest()

@@ -226,7 +226,7 @@ def show(
     from rich.text import Text
 
     from fedacg.data import catalogue
-    from fedacg.report import curves, labels, labels_picture
+    from fedacg.report import labels, pictures
     from fedacg.report.labels import look
 
     chosen = split or (catalogue.NATURAL if _natural(name) else "dirichlet")
@@ -249,7 +249,7 @@ def show(
         raise InputError(f"--out {out}: must end in .png")
     dealt = look(settings, seed)
     held, read = dealt.held, len(dealt.held.clients)
-    _write(out, curves.render(labels_picture.draw(held, dealt.figures, dealt.title), "png"))
+    _write(out, pictures.render(pictures.draw_labels(held, dealt.figures, dealt.title), "png"))
 
     console = Console(soft_wrap=True, highlight=False)
     console.print(Text(dealt.title), end="\n\n")

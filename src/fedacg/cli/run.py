@@ -160,12 +160,11 @@ def compare(
     from rich.console import Console
 
     from fedacg.bench.folders import place_several
-    from fedacg.report.coming import planned
     from fedacg.runs.build import check_methods
     from fedacg.runs.folder import is_finished
     from fedacg.runs.loggers import make_loggers
     from fedacg.runs.progress import make_progress
-    from fedacg.runs.session import Session
+    from fedacg.runs.session import Session, announce_runs
 
     check_methods(experiments.values())
     console = Console()
@@ -187,7 +186,7 @@ def compare(
     with Session(first.engine, len(missing)) as session:
         try:
             rounds = {folder / name: each.rounds for name, each in missing.items()}
-            with interruptible(), planned(folder, rounds), progress:
+            with interruptible(), announce_runs(folder, rounds), progress:
                 for _ in session.play_each(
                     missing, folder, resume=resume, overwrite=overwrite, callbacks=looking_on
                 ):

@@ -65,8 +65,7 @@ def sweep(
     from rich.console import Console
 
     from fedacg.cli.multi_run import announce, display, names_of, play_missing
-    from fedacg.report.coming import planned
-    from fedacg.runs.session import Session
+    from fedacg.runs.session import Session, announce_runs
 
     console = Console()
     with Session(next(iter(runs.values())).engine, len(runs)) as session:
@@ -76,7 +75,7 @@ def sweep(
                 if dry_run:
                     return
                 rounds = {place: run.rounds for place, run in runs.items()}
-                with planned(folder, rounds), display(console, quiet, runs) as progress:
+                with announce_runs(folder, rounds), display(console, quiet, runs) as progress:
                     whole = play_missing(session, runs, names_of(runs), progress, log or [])
         except KeyboardInterrupt:
             raise stopped(console, AGAIN, runs) from None

@@ -1,7 +1,8 @@
 """FedACG in real federations, on Flower (the extra `flower`); nothing else in the package imports flwr.
 
-`FedACG` is a strategy for an existing Flower app (strategy.py), imported on first use. `add_penalty` adapts its PyTorch
-clients; it does not need Flower. Clients built on this project's own trainer have the penalty in their method.
+`FedACG` is a strategy for an existing Flower app (strategy.py), imported on first use. `add_penalty` adapts its
+PyTorch clients; it does not need Flower. Clients built on this project's own trainer have the penalty in their
+method.
 """
 
 from typing import TYPE_CHECKING, Any

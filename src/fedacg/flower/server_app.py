@@ -1,9 +1,9 @@
 """The server's side of the complete app: the round loop and run folder of a simulation, with nodes for workers.
 
-To the round loop `GridEngine` is an engine like any other, except that clients may be lost: tasks go out over Flower's
-grid, and replies are checked. What a client keeps stays at its node; the server keeps a receipt of the last visit
-that counted, and the node goes back to that visit before the next. So a reply that was refused, or a server
-that went back to a checkpoint, leaves both sides as they were.
+To the round loop `GridEngine` is an engine like any other, except that clients may be lost: tasks go out over
+Flower's grid, and replies are checked. What a client keeps stays at its node; the server keeps a receipt of the
+last visit that counted, and the node goes back to that visit before the next. So a reply that was refused, or a
+server that went back to a checkpoint, leaves both sides as they were.
 """
 
 import logging
@@ -170,9 +170,6 @@ class GridEngine:
             steps=task.steps,
             visit=visit,
         )
-
-
-_log = logging.getLogger("flwr")
 
 
 def make(path: Path) -> ServerApp:

@@ -25,6 +25,7 @@ from fedacg.errors import InputError, SettingError
 from fedacg.methods.parts import LossFunction
 from fedacg.runs.build import Ingredients, prepare, sampling, set_aside
 from fedacg.runs.callbacks import Callback, OnRound, check_callbacks
+from fedacg.runs.choices import choose_layout
 from fedacg.runs.folder import (
     CLIENT_TABLE,
     EXPERIMENT,
@@ -36,7 +37,6 @@ from fedacg.runs.folder import (
     read_summary,
 )
 from fedacg.runs.history import read_metrics
-from fedacg.runs.layout_choice import choose_layout
 from fedacg.runs.model_file import load_model
 from fedacg.runs.progress import describe, make_progress
 from fedacg.runs.provenance import summarise

@@ -29,7 +29,7 @@ from fedacg.methods.dp import promise_of
 from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
 from fedacg.runs.checks import check_fit, check_memory, check_needs, check_numbers
-from fedacg.runs.layout_choice import choose_layout, preference_of
+from fedacg.runs.choices import choose_layout, preference_of
 from fedacg.runs.provenance import checksums
 from fedacg.simulation import fused
 from fedacg.simulation.account import Account
