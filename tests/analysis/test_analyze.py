@@ -19,7 +19,7 @@ from fedacg.analysis.cka import linear_cka
 from fedacg.analysis.load import chosen_round, read
 from fedacg.analysis.rounds import divergence_of
 from fedacg.analysis.surface import sample_test
-from fedacg.cli.analyze import Bars
+from fedacg.cli.report import Bars
 from fedacg.config.methods import method_title
 from fedacg.core.vector import FlatModel, clone, pack_vectors
 from fedacg.errors import InputError

@@ -164,7 +164,7 @@ def test_a_wrong_experiment_is_refused_and_nothing_written(
 
 def test_without_flower_deploy_says_how_to_get_it(fedacg: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr("fedacg.cli.deploy.find_spec", lambda name: None if name == "flwr" else find(name))
+    monkeypatch.setattr("fedacg.cli.program.find_spec", lambda name: None if name == "flwr" else find(name))
     outcome = fedacg("deploy", "init", "demo")
     assert outcome.code == 2
     assert outcome.err == "error: fedacg deploy: needs Flower; install it with pip install 'fedacg[flower]'\n"

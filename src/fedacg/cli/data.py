@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedacg.cli import completion
-from fedacg.cli.stopping import interruptible
+from fedacg.cli import completion, interruptible
 from fedacg.config.catalogue import SPLITS
 from fedacg.errors import InputError, printable, unknown
 

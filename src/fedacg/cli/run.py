@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedacg.cli import completion
-from fedacg.cli.stopping import STOPPED, interruptible
+from fedacg.cli import STOPPED, completion, interruptible
 from fedacg.config.recipe import Tree, find, override, with_method
 from fedacg.core.files import parse_folder, safe_name
 from fedacg.errors import InputError, unknown
@@ -84,12 +83,12 @@ def run(
     if method:
         tree = with_method(tree, method)
     tree = override(tree, settings or [])
-    from fedacg.bench.folders import folder_name
+    from fedacg.bench.grid import folder_name
     from fedacg.config.experiment import Experiment
 
     experiment = Experiment.parse(tree)
     name = safe_name(f"{experiment.name}-{folder_name(experiment)}")
-    from fedacg.bench.folders import place_run
+    from fedacg.bench.grid import place_run
 
     folder = out or place_run(Path("runs"), name, experiment, reuse=resume or overwrite)
     # Imported only now, as in every command: an error in a setting need not wait for torch.
@@ -159,7 +158,7 @@ def compare(
     experiments = by_method(tree, parse_names(methods), parse_seeds(seeds) if seeds else [])
     from rich.console import Console
 
-    from fedacg.bench.folders import place_several
+    from fedacg.bench.grid import place_several
     from fedacg.runs.build import check_methods
     from fedacg.runs.folder import is_finished
     from fedacg.runs.loggers import make_loggers
