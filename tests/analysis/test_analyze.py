@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import fedacg as package
 from fedacg.analysis.cka import linear_cka
-from fedacg.analysis.load import chosen_round, read
+from fedacg.analysis.plane import sample_test
 from fedacg.analysis.rounds import divergence_of
-from fedacg.analysis.surface import sample_test
+from fedacg.analysis.subjects import chosen_round, read
 from fedacg.cli.report import Bars
 from fedacg.config.methods import method_title
 from fedacg.core.vector import FlatModel, clone, pack_vectors

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from fedacg.analysis import run as analysis
+from fedacg import analysis
 from fedacg.errors import InputError
 from fedacg.report import live, pictures
 from fedacg.report.live import LiveReport

@@ -20,7 +20,7 @@ from fedacg.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedacg.analysis.result import Watcher
+    from fedacg.analysis.subjects import Watcher
 
 Target = Annotated[
     list[float] | None,
@@ -148,7 +148,7 @@ def analyze(
     """
     from rich.console import Console
 
-    from fedacg.analysis.run import Options, analyse
+    from fedacg.analysis import Options, analyse
 
     options = Options(
         what=tuple(name.strip() for name in what.split(",") if name.strip()),

@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TypeVar
 
-from fedacg.config.catalogue import Entry, Modifier, Option, clients, fraction, parts, positive, rate, servers
+from fedacg.config.catalogue import (
+    PARTS,
+    Entry,
+    Modifier,
+    Option,
+    clients,
+    fraction,
+    positive,
+    rate,
+    servers,
+)
 from fedacg.core.plugins import announced, is_plugin, load
 from fedacg.errors import InputError, SettingError, unknown
 
@@ -46,7 +56,7 @@ METHODS: dict[str, Entry] = {
 }
 BASELINES: dict[str, Entry] = {entry.name: replace(entry, group="Baselines") for entry in servers.BASELINES}
 """Baselines: run like methods, but not federated methods themselves."""
-MODIFIERS: dict[str, Modifier] = {modifier.name: modifier for modifier in parts.PARTS}
+MODIFIERS: dict[str, Modifier] = {modifier.name: modifier for modifier in PARTS}
 
 
 @dataclass(frozen=True)
