@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import methods, models
-from fedacg.analysis import plane
 from fedacg.analysis.plane import (
     Plane,
     estimate_seconds,
@@ -175,7 +174,7 @@ def test_a_grid_that_makes_no_sense_is_refused(resolution: int, margin: float, n
 
 def test_time_is_estimated_from_evaluations_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     now, costs = [0.0], iter([100.0, 2.0, 4.0])
-    monkeypatch.setattr(plane, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("fedacg.analysis.plane.perf_counter", lambda: now[0])
 
     def evaluate(_: Tensor) -> float:
         now[0] += next(costs)

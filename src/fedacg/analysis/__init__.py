@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedacg import report
-from fedacg.analysis import cka, rounds, surfaces
+from fedacg.analysis import cka, plane, rounds, surfaces
 from fedacg.analysis.subjects import (
     LEAD,
     Finding,
@@ -79,8 +79,8 @@ class Options:
             raise InputError(f"--clients {given}: must be three different numbers, as three models span a plane")
 
     @property
-    def grid(self) -> surfaces.Grid:
-        return surfaces.Grid(self.resolution, self.examples, self.margin, self.error, self.clients, self.workers)
+    def grid(self) -> plane.Grid:
+        return plane.Grid(self.resolution, self.examples, self.margin, self.error, self.clients, self.workers)
 
 
 @dataclass(frozen=True)

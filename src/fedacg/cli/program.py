@@ -9,6 +9,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from fedacg import __version__
 from fedacg.cli import STOPPED, data
 from fedacg.cli.bench import bench
 from fedacg.cli.lookup import methods, privacy, recipes
@@ -17,7 +18,6 @@ from fedacg.cli.run import Set, compare, run
 from fedacg.cli.sweep import sweep, tune
 from fedacg.config.recipe import find, with_method
 from fedacg.errors import InputError
-from fedacg.version import __version__
 
 deploy_app = typer.Typer(
     rich_markup_mode=None,

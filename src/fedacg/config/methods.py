@@ -9,17 +9,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TypeVar
 
-from fedacg.config.catalogue import (
-    PARTS,
-    Entry,
-    Modifier,
-    Option,
-    clients,
-    fraction,
-    positive,
-    rate,
-    servers,
-)
+from fedacg.config.catalogue import PARTS, Entry, Modifier, Option, clients, fraction, positive, rate, servers
 from fedacg.core.plugins import announced, is_plugin, load
 from fedacg.errors import InputError, SettingError, unknown
 

@@ -13,6 +13,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedacg import __version__
 from fedacg.config.experiment import Experiment
 from fedacg.core.vector import Layout
 from fedacg.data import own_tables
@@ -26,7 +27,6 @@ from fedacg.flower.records import Announcement, Order, announcement, read_order,
 from fedacg.runs.build import load_data, make_job, prepare
 from fedacg.runs.client_states import ClientStates
 from fedacg.simulation.worker import Worker
-from fedacg.version import __version__
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedacg import __version__
 from fedacg.config.experiment import show
 from fedacg.config.fields import STREAMS
 from fedacg.core.output import csv_text
@@ -28,7 +29,6 @@ from fedacg.report.statistics import Difference
 from fedacg.report.style import styles_of
 from fedacg.report.table import Row
 from fedacg.runs.history import human_bytes, three_digits
-from fedacg.version import __version__
 
 # The card that goes with every table: what a reader needs to trust its numbers, or to reproduce them
 

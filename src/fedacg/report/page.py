@@ -20,6 +20,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from fedacg import __version__
 from fedacg.report.cells import Cell, Column, to_latex
 from fedacg.report.labels import Split
 from fedacg.report.page_text import Facts, SplitPicture, data_url
@@ -30,7 +31,6 @@ from fedacg.report.table import to_csv
 from fedacg.runs.history import ACCURACY
 from fedacg.runs.session import PlannedRun
 from fedacg.simulation.metrics import RoundMetrics
-from fedacg.version import __version__
 
 SCRIPTS = ("scale.js", "table.js", "chart.js", "download.js", "split.js", "attendance.js", "live.js", "main.js")
 """The page's script in the order in which its parts build on one another."""

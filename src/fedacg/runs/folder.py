@@ -30,6 +30,7 @@ from typing import IO, Any
 
 from safetensors import SafetensorError
 
+from fedacg import __version__
 from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import read_toml
@@ -40,7 +41,6 @@ from fedacg.methods.rules import released
 from fedacg.runs.history import History, read_metrics
 from fedacg.simulation.federation import ServerState
 from fedacg.simulation.metrics import RoundMetrics
-from fedacg.version import __version__
 
 MARKER, EXPERIMENT, METRICS = "run.json", "experiment.toml", "metrics.jsonl"
 CHECKPOINT, SUMMARY, MODEL, LOCK = "checkpoint.safetensors", "summary.json", "model.json", ".lock"
