@@ -6,7 +6,13 @@ The processes are in process_pool.py; scheduling and replacing them in superviso
 from collections.abc import Iterator, Sequence
 
 from fedacg.core.round import Message
-from fedacg.engines.orders import Broadcast, Room, Setup, TrainedInSlot, TrainInSlot
+from fedacg.engines.orders import (
+    Broadcast,
+    Room,
+    Setup,
+    TrainedInSlot,
+    TrainInSlot,
+)
 from fedacg.engines.process_pool import Pool
 from fedacg.engines.shared_memory import Segment, freeze, read_message, write_message
 from fedacg.engines.supervisor import evaluate, in_order, longest_first, message_rooms, prepare, widest_window

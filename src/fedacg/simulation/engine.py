@@ -279,8 +279,8 @@ def groups(tasks: Sequence[Task], largest: int) -> list[Sequence[Task]]:
 
     They follow from the places in the cohort alone, so that no result depends on the number of workers.
     """
-    count_devices = -(-len(tasks) // largest)
-    bounds = [len(tasks) * place // count_devices for place in range(count_devices + 1)] if count_devices else []
+    count = -(-len(tasks) // largest)
+    bounds = [len(tasks) * place // count for place in range(count + 1)] if count else []
     return [tasks[first:last] for first, last in pairwise(bounds)]
 
 
