@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 import curves
 from fedacg.bench.sweep_report import Dot, Effect
 from fedacg.bench.tuning import expected_best
-from fedacg.report.curves import draw
+from fedacg.report.pictures import draw_curves
 from fedacg.report.series import Axis
 from fedacg.report.style import PALETTE, of_method
 from fedacg.report.table import Spread
@@ -30,7 +30,7 @@ from plots import DOCS, GREY, HERO, INK, PALE, RESULTS, figure, number, plain, r
 def over(folder: str, axis: Axis, name: str, title: Callable[[Sequence[curves.Curve]], str]) -> None:
     """Curves that were kept, along one axis."""
     found = curves.read(RESULTS / folder / "curves.csv")
-    made = draw(found, axis, [])
+    made = draw_curves(found, axis, [])
     made.axes[0].set_title(title(found), loc="left", fontsize=11, fontweight="bold", color=INK)
     save(made, RESULTS / folder / name)
 

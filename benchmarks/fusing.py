@@ -22,7 +22,7 @@ from fedacg.core.round import Round
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import TensorExamples
 from fedacg.data.pipelines import PlainPipeline
-from fedacg.runs.layout_choice import example_cost
+from fedacg.runs.choices import example_cost
 from fedacg.simulation import fused, local
 from fedacg.simulation.engine import Task, one_thread
 

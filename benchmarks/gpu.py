@@ -17,7 +17,7 @@ from time import perf_counter
 import torch
 
 import fedacg
-from fedacg.core.devices import Device, count
+from fedacg.core.tensors import Device, count_devices
 from fedacg.core.vector import FlatModel
 from fedacg.simulation.engine import one_thread
 from speed import WORKLOADS, Workload, measure, our_rounds
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     device: Device = arguments.device
-    if count(device) == 0:
+    if count_devices(device) == 0:
         print(
             f"torch {torch.__version__} finds no {device} device on this machine, so there is nothing to measure"
         )

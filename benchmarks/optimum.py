@@ -26,7 +26,7 @@ import rows as table
 from fedacg import methods
 from fedacg.config.experiment import Experiment
 from fedacg.data.examples import FederatedData
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.engines import one_thread
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedacg.core.vector import FlatModel, clip
-from fedacg.runs.layout_choice import preference_of, takes_channels_last
+from fedacg.runs.choices import preference_of, takes_channels_last
 from speed import CLIP, DECAY, LR, WORKLOADS
 
 PARTS = {

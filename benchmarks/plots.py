@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedacg.report.curves import render
+from fedacg.report.pictures import render
 from fedacg.report.style import PALETTE
 
 ROOT = Path(__file__).resolve().parents[1]

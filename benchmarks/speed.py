@@ -29,8 +29,8 @@ from fedacg.data.examples import FederatedData, SplitClients, TensorExamples
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.engines import start
 from fedacg.runs.build import Ingredients, plan
+from fedacg.runs.choices import choose_layout
 from fedacg.runs.client_states import ROOM, ClientStates
-from fedacg.runs.layout_choice import choose_layout
 from fedacg.simulation.engine import one_thread
 
 METHODS = ("fedavg", "fedprox", "fedavgm", "fedacg")

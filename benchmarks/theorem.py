@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import rows
 from fedacg import methods
 from fedacg.config.experiment import Experiment
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.engines import one_thread
 from fedacg.engines.serial import SerialEngine
 from fedacg.runs.build import Ingredients, plan

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from fedacg.config.catalogue import BASELINES, GROUPS, METHODS, MODIFIERS, Entry, Modifier
+from fedacg.config.methods import BASELINES, GROUPS, METHODS, MODIFIERS, Entry, Modifier
 from fedacg.methods import build
 from fedacg.methods.catalogue import function_of
 from fedacg.methods.method import NEEDS

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedacg.errors import InputError, RunError
-from fedacg.version import __version__
 
 if TYPE_CHECKING:
     from fedacg import data, methods, models
@@ -45,6 +44,8 @@ __all__ = [
     "sweep",
     "tune",
 ]
+
+__version__ = "0.1.0"
 
 _LATER = {
     "BestCheckpoint": "fedacg.runs.callbacks",

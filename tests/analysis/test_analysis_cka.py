@@ -18,7 +18,7 @@ from fedacg.analysis import cka
 from fedacg.analysis.cka import LocalModels, layerwise, linear_cka, minibatch_cka
 from fedacg.config.sections import AnalysisSettings
 from fedacg.core.vector import FlatModel, clone
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.errors import InputError
 from fedacg.models import StagedModel
 from fedacg.runs.build import Ingredients

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from fedacg.analysis import pictures
 from fedacg.analysis.pictures import Ink, Line, over_seeds
 from fedacg.analysis.rounds import squared_deviations, stability
-from fedacg.analysis.surface_picture import Panel, draw, shared_levels
-from fedacg.report.curves import render
+from fedacg.analysis.surfaces import Panel, draw_panels, shared_levels
+from fedacg.report.pictures import render
 from fedacg.report.style import PALETTE, by_place
 from fedacg.runs.history import History
 from fedacg.simulation.metrics import RoundMetrics
@@ -202,7 +202,7 @@ def contours(axes) -> QuadContourSet:
 
 
 def test_all_panels_have_the_same_levels_and_colours():
-    figure = draw([panel(1.0, "one"), panel(5.0, "two")], "loss")
+    figure = draw_panels([panel(1.0, "one"), panel(5.0, "two")], "loss")
     one, two, bar = figure.axes
     both = shared_levels([panel(1.0).values, panel(5.0).values])
     assert contours(one).levels.tolist() == contours(two).levels.tolist() == both
@@ -213,7 +213,7 @@ def test_all_panels_have_the_same_levels_and_colours():
 
 
 def test_models_their_mean_and_the_broadcast_are_drawn_where_they_lie():
-    axes = draw([panel(1.0)], "loss").axes[0]
+    axes = draw_panels([panel(1.0)], "loss").axes[0]
     points = [(drawn.get_marker(), *drawn.get_xydata()[0]) for drawn in axes.lines]
     assert points == [("o", 0, 0), ("o", 2, 0), ("o", 1, 1.5), ("D", 1, 0.5), ("*", 0.5, 0.25)]
     assert [note.get_text() for note in axes.texts] == ["7", "12", "30"]
@@ -221,7 +221,7 @@ def test_models_their_mean_and_the_broadcast_are_drawn_where_they_lie():
 
 
 def test_a_value_is_drawn_at_its_x_and_y():
-    figure = draw([panel(1.0, side=21)], "loss")
+    figure = draw_panels([panel(1.0, side=21)], "loss")
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     pixels = np.asarray(canvas.buffer_rgba())
@@ -261,4 +261,4 @@ def test_losses_that_are_no_numbers_are_left_out():
     assert shared_levels([np.full((2, 2), math.nan)]) == [0.0, 1.0]
     assert shared_levels([np.zeros((2, 2))]) == [0.0, 1.0]
     lost = Panel("lost", broken.xs, broken.ys, np.full_like(values, math.nan), {1: (0, 0)}, (0, 0), (0, 0))
-    assert render(draw([broken, lost, panel(1.0), panel(1.0)], "loss"), "png").startswith(b"\x89PNG")
+    assert render(draw_panels([broken, lost, panel(1.0), panel(1.0)], "loss"), "png").startswith(b"\x89PNG")

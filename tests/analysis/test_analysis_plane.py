@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import methods, models
-from fedacg.analysis import surface as surfaces
-from fedacg.analysis.surface import (
+from fedacg.analysis.plane import (
     Plane,
-    axes,
     estimate_seconds,
     evaluator,
+    grid_axes,
     sample_test,
     sample_training,
     surface,
@@ -22,7 +21,7 @@ from fedacg.analysis.surface import (
 from fedacg.config.sections import EngineSettings
 from fedacg.core.vector import FlatModel, Layout
 from fedacg.data.examples import TensorExamples
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.errors import InputError
 from fedacg.runs.build import Ingredients
 from support.quadratics import Bowl, Point, client, half_square
@@ -159,7 +158,7 @@ def test_loss_at_the_corners_is_the_models_own() -> None:
 
 def test_a_grid_takes_in_all_points_with_room_to_spare() -> None:
     plane = Plane.through(vector(0, 0), vector(4, 0), vector(1, 2))
-    xs, ys = axes(plane, [(-1.0, 1.0), (3.0, -4.0)], resolution=7, margin=0.5)
+    xs, ys = grid_axes(plane, [(-1.0, 1.0), (3.0, -4.0)], resolution=7, margin=0.5)
     np.testing.assert_allclose(xs, np.linspace(-4.5, 7.5, 7))
     np.testing.assert_allclose(ys, np.linspace(-7, 5, 7))
 
@@ -170,12 +169,12 @@ def test_a_grid_takes_in_all_points_with_room_to_spare() -> None:
 def test_a_grid_that_makes_no_sense_is_refused(resolution: int, margin: float, named: str) -> None:
     plane = Plane.through(vector(0, 0), vector(4, 0), vector(1, 2))
     with pytest.raises(InputError, match=named):
-        axes(plane, [], resolution, margin)
+        grid_axes(plane, [], resolution, margin)
 
 
 def test_time_is_estimated_from_evaluations_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     now, costs = [0.0], iter([100.0, 2.0, 4.0])
-    monkeypatch.setattr(surfaces, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("fedacg.analysis.plane.perf_counter", lambda: now[0])
 
     def evaluate(_: Tensor) -> float:
         now[0] += next(costs)

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 
 import fedacg as package
 from fedacg.analysis.cka import linear_cka
-from fedacg.analysis.load import chosen_round, read
+from fedacg.analysis.plane import sample_test
 from fedacg.analysis.rounds import divergence_of
-from fedacg.analysis.surface import sample_test
-from fedacg.cli.analyze import Bars
+from fedacg.analysis.subjects import chosen_round, read
+from fedacg.cli.report import Bars
 from fedacg.config.methods import method_title
-from fedacg.core import vector_files
-from fedacg.core.vector import FlatModel, clone
+from fedacg.core.vector import FlatModel, clone, pack_vectors
 from fedacg.errors import InputError
 from fedacg.runs import recording
 from fedacg.runs.build import prepare
@@ -365,7 +364,7 @@ def test_models_that_span_no_plane_are_refused_with_their_clients(fedacg: Comman
     first, second, third, _ = recording.load(folder, 4).clients
     path = folder / "recorded" / "00004" / f"{third}.safetensors"
     w, buffers = recording.load(folder, 4).local(0)
-    path.write_bytes(vector_files.pack({"w": w, "buffers": buffers}, {"round": "4", "of": str(third)}))
+    path.write_bytes(pack_vectors({"w": w, "buffers": buffers}, {"round": "4", "of": str(third)}))
     refused(
         fedacg("analyze", "equal", "--what", "surface", "--quiet", *FAST),
         f"equal: clients {first}, {second}, {third} of round 4",

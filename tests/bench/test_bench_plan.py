@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedacg.bench import published
-from fedacg.bench.folders import place, run_name, spelled
-from fedacg.bench.plan import make_plan
-from fedacg.bench.published import paper_targets, shares, small_targets
+from fedacg.bench import paper
+from fedacg.bench.grid import place, run_name, spelled
+from fedacg.bench.paper import make_plan, paper_targets, shares, small_targets
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, recipe_names
 from fedacg.errors import InputError
@@ -34,7 +33,7 @@ TABLES = [
     "ablation-lambda",
     "ablation-beta",
 ]
-SETTINGS = sorted({number.recipe for number in published.numbers()})
+SETTINGS = sorted({number.recipe for number in paper.numbers()})
 
 
 def described(recipe: str) -> Experiment:
@@ -45,8 +44,8 @@ def described(recipe: str) -> Experiment:
 
 
 def test_all_tables_of_the_paper_are_there() -> None:
-    assert published.table_names() == TABLES
-    assert len(published.numbers()) == 1128
+    assert paper.table_names() == TABLES
+    assert len(paper.numbers()) == 1128
 
 
 @pytest.mark.parametrize(
@@ -68,13 +67,13 @@ def test_all_tables_of_the_paper_are_there() -> None:
 def test_a_number_is_found_by_its_setting_and_its_method(
     table: str, recipe: str, method: str, metric: str, at: int, value: str | None
 ) -> None:
-    assert published.value_of(table, recipe, published.method_of(method), metric, at) == value
+    assert paper.value_of(table, recipe, paper.method_of(method), metric, at) == value
 
 
 @pytest.mark.parametrize("recipe", SETTINGS)
 def test_a_setting_of_the_paper_is_a_recipe_at_both_scales(recipe: str) -> None:
     assert {recipe, f"{recipe}-small"} <= set(recipe_names())
-    experiment, numbers = described(recipe), [n for n in published.numbers() if n.recipe == recipe]
+    experiment, numbers = described(recipe), [n for n in paper.numbers() if n.recipe == recipe]
     assert experiment.data.name == numbers[0].data
     accuracies = {number.at for number in numbers if number.metric == "accuracy"}
     assert accuracies <= {experiment.rounds // 2, experiment.rounds}
@@ -83,7 +82,7 @@ def test_a_setting_of_the_paper_is_a_recipe_at_both_scales(recipe: str) -> None:
 
 
 def test_the_recipe_of_a_row_has_its_clients_participation_and_split() -> None:
-    for (clients, participation, split), ending in published._SETTINGS.items():
+    for (clients, participation, split), ending in paper._SETTINGS.items():
         if split == "leaf":
             continue  # named by the data set alone
         experiment = described(f"cifar100{ending}")
@@ -114,18 +113,18 @@ def test_the_recipe_of_a_row_has_its_clients_participation_and_split() -> None:
     ],
 )
 def test_a_row_of_the_paper_is_a_method_here(row: str, method: str) -> None:
-    assert published.spelled(row) == method
+    assert paper.spelled(row) == method
 
 
 def test_every_row_is_a_method_that_can_be_built_and_no_two_of_a_table_are_the_same() -> None:
     for table in TABLES:
-        methods = [published.method_of(published.spelled(row)) for row in published.methods_of(table)]
+        methods = [paper.method_of(paper.spelled(row)) for row in paper.methods_of(table)]
         assert [methods.count(method) for method in methods] == [1] * len(methods)
 
 
 def test_four_components_have_the_numbers_of_the_methods_that_they_are_taken_for() -> None:
     numbers = {
-        (n.table, n.method, n.data): n.value for n in published.numbers() if (n.metric, n.at) == ("accuracy", 1000)
+        (n.table, n.method, n.data): n.value for n in paper.numbers() if (n.metric, n.at) == ("accuracy", 1000)
     }
     pairs = {"none": "FedAvg", "reg": "FedProx", "momentum": "FedAvgM", "momentum+acceleration+reg": "FedACG"}
     for component, method in pairs.items():
@@ -261,14 +260,14 @@ def test_tables_share_the_folders_of_experiments_that_they_have_in_common(tmp_pa
 
 
 def test_other_data_sets_are_offered_for_the_same_settings() -> None:
-    assert published.others_of("fedpaq") == [
+    assert paper.others_of("fedpaq") == [
         "cifar10-large",
         "cifar10-moderate",
         "tiny-imagenet-large",
         "tiny-imagenet-moderate",
     ]
-    assert published.others_of("leaf-images") == []
-    assert published.others_of("main-large") == []
+    assert paper.others_of("leaf-images") == []
+    assert paper.others_of("main-large") == []
 
 
 # Folders

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedacg.bench.estimate import count, estimate
-from fedacg.bench.plan import make_plan
+from fedacg.bench.paper import make_plan
 from fedacg.config.experiment import Experiment
 from fedacg.data.examples import FederatedData
 from fedacg.data.files import missing

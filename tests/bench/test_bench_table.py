@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedacg.bench import published
-from fedacg.bench.comparison import Comparison, compare
-from fedacg.bench.plan import Block, make_plan
-from fedacg.bench.render import Printed, write
+from fedacg.bench import paper
+from fedacg.bench.comparison import Comparison, Printed, compare, write
+from fedacg.bench.paper import Block, make_plan
 from fedacg.config.experiment import Experiment
 from fedacg.report.table import Spread
 from fedacg.simulation.metrics import RoundMetrics
@@ -266,7 +265,7 @@ def printed(comparison: Comparison, width: int) -> list[str]:
     return capture.get().splitlines()
 
 
-@pytest.mark.parametrize("table", published.table_names())
+@pytest.mark.parametrize("table", paper.table_names())
 @pytest.mark.parametrize("seeds", [[0], [0, 1, 2]])
 def test_every_table_reads_at_80_columns_and_in_one_piece_where_there_is_room(
     tmp_path: Path, table: str, seeds: list[int]

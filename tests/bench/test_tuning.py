@@ -10,8 +10,8 @@ import pytest
 
 from fedacg.bench.grid import draw, parse_range, space_of, spread
 from fedacg.bench.tuning import RATES, Study, expected_best, rungs, score, tune
-from fedacg.config.catalogue import METHODS, MODIFIERS
 from fedacg.config.experiment import Experiment
+from fedacg.config.methods import METHODS, MODIFIERS
 from fedacg.config.recipe import Tree, read_toml
 from fedacg.errors import InputError, RunError
 from fedacg.report.runs import load_run

@@ -10,13 +10,13 @@ from typing import Any, get_args
 
 import pytest
 
+from fedacg import __version__
 from fedacg.config.experiment import Experiment
+from fedacg.config.fields import Section
 from fedacg.config.recipe import find, override, read_toml, recipe_names, with_method
-from fedacg.config.section import Section
 from fedacg.methods import METHODS, MODIFIERS
 from fedacg.runs.history import History, read_metrics
 from fedacg.simulation.sampling import Attendance, Sampling
-from fedacg.version import __version__
 from support.command import TINY, Command, start
 
 RUN_FILES = {

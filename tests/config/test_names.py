@@ -3,9 +3,9 @@
 import pytest
 
 from fedacg import models
+from fedacg.config.catalogue import DATA_SETS, MODELS, SPLITS
 from fedacg.config.experiment import Experiment
 from fedacg.config.methods import METHODS, MODIFIERS
-from fedacg.config.names import DATA_SETS, MODELS, SPLITS
 from fedacg.core.plugins import load
 from fedacg.data import catalogue
 from fedacg.errors import InputError

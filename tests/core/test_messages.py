@@ -9,7 +9,7 @@ from torch import Tensor
 
 import fedacg
 from fedacg import models
-from fedacg.core.messages import message_bytes
+from fedacg.core.round import message_bytes
 from fedacg.engines.serial import SerialEngine
 from fedacg.methods import METHODS, build
 from fedacg.runs.build import prepare, traffic_of

@@ -35,7 +35,7 @@ def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> No
     }
     pairs = zip(theirs.images.astype("uint8"), theirs.target.tolist(), strict=True)
     assert held == {(image.tobytes(), y) for image, y in pairs}
-    monkeypatch.setattr("fedacg.data.sources.digits.find_spec", lambda name: None)
+    monkeypatch.setattr("fedacg.data.sources.built_in.find_spec", lambda name: None)
     with pytest.raises(InputError, match="data set 'digits': needs scikit-learn, which is not installed"):
         catalogue.load("digits")
 

@@ -17,7 +17,7 @@ from fedacg.data import catalogue
 from fedacg.data.examples import Contents
 from fedacg.data.files import data_root
 from fedacg.data.origins import Published
-from fedacg.data.sources import celeba, decode, packed
+from fedacg.data.sources import celeba, decode, jpegs
 from fedacg.errors import InputError
 from support.checksums import md5
 from support.pictures import jpeg, overwrite, pack
@@ -151,8 +151,8 @@ def test_every_place_gives_the_same_examples(
 
 def test_the_second_read_opens_no_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = SOURCE.read(root)
-    monkeypatch.setattr(packed, "opened", lambda *_: pytest.fail("the images were read again"))
-    monkeypatch.setattr(packed, "lines", lambda *_: pytest.fail("the lists were read again"))
+    monkeypatch.setattr(jpegs, "opened", lambda *_: pytest.fail("the images were read again"))
+    monkeypatch.setattr(jpegs, "lines", lambda *_: pytest.fail("the lists were read again"))
     again = SOURCE.read(root)
     assert all(torch.equal(one, two) for one, two in zip(everything(first), everything(again), strict=True))
     assert again.owners is not None

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from fedacg.data import catalogue, download
+from fedacg.data import catalogue, files, origins
 from fedacg.data.examples import Origin
 from fedacg.data.origins import Remote
 from fedacg.errors import InputError
@@ -65,7 +65,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 def fetch(remote: Remote, root: Path) -> Path:
     with Progress(console=Console(file=io.StringIO())) as progress:
-        return download.fetch(remote, root, progress)
+        return origins.fetch(remote, root, progress)
 
 
 @pytest.mark.parametrize("path", ["/file", "/unsized"])
@@ -142,32 +142,35 @@ def test_getting_a_data_set_fetches_all_its_files_below_the_data_root(
 ) -> None:
     monkeypatch.setenv("FEDACG_DATA", str(tmp_path))
     remotes = tuple(Remote(site.url("/file"), md5(CONTENTS), f"mnist/{part}") for part in "ab")
-    monkeypatch.setitem(download.REMOTES, "mnist", remotes)
+    monkeypatch.setitem(origins.REMOTES, "mnist", remotes)
     shown = io.StringIO()
-    assert download.get("mnist", Console(file=shown)) == [tmp_path / "mnist/a", tmp_path / "mnist/b"]
+    assert origins.download("mnist", files.data_root(), Console(file=shown)) == [
+        tmp_path / "mnist/a",
+        tmp_path / "mnist/b",
+    ]
     assert (tmp_path / "mnist/b").read_bytes() == CONTENTS
 
 
 def test_what_is_built_in_needs_nothing() -> None:
-    assert download.get("digits", Console(file=io.StringIO())) == []
+    assert origins.download("digits", files.data_root(), Console(file=io.StringIO())) == []
 
 
 def test_an_unknown_data_set_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(InputError, match=r"unknown data set 'cifar-10': did you mean 'cifar10'\?"):
-        download.get("cifar-10")
+        origins.download("cifar-10", files.data_root())
 
 
 def test_every_data_set_that_can_be_missing_can_be_fetched_or_is_told_how_to_get_by_hand() -> None:
     for name, facts in catalogue.FACTS.items():
-        ways = [name in download.REMOTES, name in download.BY_HAND]
+        ways = [name in origins.REMOTES, name in origins.BY_HAND]
         assert sum(ways) == (facts.source is not None), name
 
 
-@pytest.mark.parametrize("name", download.REMOTES)
+@pytest.mark.parametrize("name", origins.REMOTES)
 def test_what_is_fetched_lies_where_it_is_looked_for(tmp_path: Path, name: str) -> None:
     source = catalogue.FACTS[name].source
     assert source is not None
-    for remote in download.REMOTES[name]:
+    for remote in origins.REMOTES[name]:
         (tmp_path / remote.place).parent.mkdir(exist_ok=True)
         (tmp_path / remote.place).touch()
     found = source.find(tmp_path)
@@ -175,17 +178,17 @@ def test_what_is_fetched_lies_where_it_is_looked_for(tmp_path: Path, name: str) 
     assert found.is_relative_to(tmp_path)
 
 
-@pytest.mark.parametrize("name", download.BY_HAND)
+@pytest.mark.parametrize("name", origins.BY_HAND)
 def test_what_has_no_download_is_told_with_what_to_get_and_where_to_put_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("FEDACG_DATA", str(tmp_path))
     with pytest.raises(InputError) as refusal:
-        download.get(name)
+        origins.download(name, files.data_root())
     for expected in (f"{name} has no direct download", "http", str(tmp_path), "FEDACG_DATA"):
         assert expected in str(refusal.value)
     # the folder that it names is where the data set is looked for
-    folder = next(word for word in download.BY_HAND[name].split() if word.endswith("/"))
+    folder = next(word for word in origins.BY_HAND[name].split() if word.endswith("/"))
     with pytest.raises(InputError) as refusal:
         catalogue.load(name)
     assert str(tmp_path / folder) in str(refusal.value)

@@ -10,8 +10,8 @@ from torch import Tensor
 from fedacg.config.sections import DataSettings
 from fedacg.data import catalogue
 from fedacg.data.examples import Dataset, Examples, FederatedData, labels
-from fedacg.data.forms import MappedExamples
-from fedacg.data.own import dataset, from_pairs
+from fedacg.data.own_data import dataset, from_pairs
+from fedacg.data.own_forms import MappedExamples
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.errors import InputError
 
@@ -165,7 +165,7 @@ def inputs(examples: Examples) -> list[int]:
 
 def natural(whole: Dataset, clients: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> FederatedData:
     """The data set dealt as an experiment would have it."""
-    monkeypatch.setattr(catalogue.own, "from_function", lambda name: whole)
+    monkeypatch.setattr(catalogue.own_data, "from_function", lambda name: whole)
     return catalogue.federate(DataSettings(name="my:data", split="natural", clients=clients), seed)
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 from fedacg.data import catalogue
 from fedacg.data.examples import Dataset, Owners
 from fedacg.data.pipelines import PlainPipeline
-from fedacg.report import curves, labels, labels_picture
+from fedacg.report import labels, pictures
 from support.command import Command
 from support.labels import examples
 
@@ -16,8 +16,8 @@ from support.labels import examples
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures are written but not drawn, which is what takes the time."""
-    monkeypatch.setattr(labels_picture, "draw", lambda *_: None)
-    monkeypatch.setattr(curves, "render", lambda *_: b"a picture")
+    monkeypatch.setattr(pictures, "draw_labels", lambda *_: None)
+    monkeypatch.setattr(pictures, "render", lambda *_: b"a picture")
 
 
 def test_show_prints_the_clients_the_figures_and_the_picture(fedacg: Command) -> None:

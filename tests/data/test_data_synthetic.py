@@ -10,8 +10,8 @@ from fedacg.config.sections import DataSettings
 from fedacg.core import randomness
 from fedacg.data.catalogue import federate
 from fedacg.data.examples import FederatedData
-from fedacg.data.sources import synthetic
-from fedacg.data.sources.synthetic import SyntheticClients
+from fedacg.data.sources import built_in
+from fedacg.data.sources.built_in import SyntheticClients
 from fedacg.errors import InputError
 
 
@@ -61,7 +61,7 @@ def test_sizes_are_lognormal_above_fifty_and_cut_at_the_largest() -> None:
     clients = SyntheticClients(4000, 0, 0, 0)
     sizes = np.array([clients.size(client) for client in range(4000)])
     assert sizes.min() >= 45  # nine tenths of 50
-    assert sizes.max() == synthetic.LARGEST * 9 // 10
+    assert sizes.max() == built_in.LARGEST * 9 // 10
     # The median of 50 + lognormal(4, 2) is 50 + e⁴ = 104.6.
     assert np.median(sizes) == pytest.approx(0.9 * 104.6, rel=0.08)
     # ln(950) is 1.43 deviations above the mean of 4.

@@ -19,7 +19,6 @@ from fedacg.data.examples import Contents
 from fedacg.data.files import data_root, file_checksum
 from fedacg.data.origins import Published
 from fedacg.data.sources import jpegs, tiny_imagenet
-from fedacg.data.sources import packed as packed_files
 from fedacg.data.sources.tiny_imagenet import TinyImageNetSource
 from fedacg.errors import InputError, RunError
 from support.checksums import md5
@@ -154,7 +153,7 @@ def test_the_second_read_opens_no_image(root: Path, monkeypatch: pytest.MonkeyPa
     if packed:
         zipped(root)
     first = everything(SOURCE.read(root))
-    monkeypatch.setattr(packed_files, "opened", lambda *_: pytest.fail("the files were read again"))
+    monkeypatch.setattr(jpegs, "opened", lambda *_: pytest.fail("the files were read again"))
     again = everything(SOURCE.read(root))
     assert all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
 
@@ -348,7 +347,7 @@ def test_a_damaged_folder_is_passed_over_for_a_good_archive_and_not_tried_again(
     note = capfd.readouterr().err
     assert note.startswith("note: data set 'tiny-imagenet': ")
     assert f"cannot be decoded (not a JPEG file); skipped in favour of {root / FOLDER}.zip" in note
-    monkeypatch.setattr(packed_files, "opened", lambda *_: pytest.fail("the files were read again"))
+    monkeypatch.setattr(jpegs, "opened", lambda *_: pytest.fail("the files were read again"))
     assert len(SOURCE.read(root).train) == 24
 
 
@@ -548,7 +547,7 @@ def test_an_archive_with_a_password_is_refused(root: Path) -> None:
 
 
 def test_a_file_too_large_to_be_an_image_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_files, "LARGEST", 1 << 20)
+    monkeypatch.setattr(jpegs, "LARGEST", 1 << 20)
     path = root / image_of(WNIDS[0], 0)
     with path.open("wb") as file:
         file.truncate((1 << 20) + 1)

@@ -12,10 +12,9 @@ import fedacg
 from fedacg import InputError
 from fedacg.config.sections import DataSettings
 from fedacg.data.examples import FederatedData, ListedClients, SplitClients, TensorExamples, labels
-from fedacg.data.held_out import hold_out
-from fedacg.data.own import from_pairs
+from fedacg.data.held_out import JoinedExamples, hold_out
+from fedacg.data.own_data import from_pairs
 from fedacg.data.pipelines import PlainPipeline
-from fedacg.data.rearranged import JoinedExamples
 
 
 def numbered(*sizes: int) -> list[tuple[Tensor, Tensor]]:

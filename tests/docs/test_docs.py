@@ -17,12 +17,12 @@ import typer.main
 import fedacg
 from fedacg import models
 from fedacg.cli.program import app
-from fedacg.config.catalogue import GROUPS
 from fedacg.config.experiment import Experiment, flatten
+from fedacg.config.fields import Section
+from fedacg.config.methods import GROUPS
 from fedacg.config.parameters import KEYS, NAMES
 from fedacg.config.recipe import find, override, recipe_names, with_method
-from fedacg.config.section import Section
-from fedacg.data import catalogue, download
+from fedacg.data import catalogue, origins
 from fedacg.methods import METHODS, MODIFIERS, Entry, Modifier
 from fedacg.runs.build import traffic_of
 from support.command import Command
@@ -322,7 +322,7 @@ def test_every_parameter_of_run_is_documented_with_its_default() -> None:
 
 def test_downloads_are_documented_with_address_and_checksum() -> None:
     text = read("docs/data.md")
-    for remotes in download.REMOTES.values():
+    for remotes in origins.REMOTES.values():
         for remote in remotes:
             assert remote.url.rpartition("/")[0] + "/" in text
             assert f"`{remote.place}` | `{remote.md5}`" in text
@@ -377,7 +377,7 @@ def test_every_package_has_its_layer() -> None:
 
 
 def test_packages_import_from_lower_layers_only() -> None:
-    layer, anywhere = layers(), {"errors", "version"}
+    layer, anywhere = layers(), {"errors", "__version__"}
     known_to_config = {"core.plugins", "core.files"}
     upward = []
     for path in SOURCE.glob("*/**/*.py"):

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import fedacg
-from fedacg.config.catalogue import BASELINES, METHODS, MODIFIERS
+from fedacg.config.methods import BASELINES, METHODS, MODIFIERS
 from support.browser import launched
 
 ROOT = Path(__file__).parents[2]

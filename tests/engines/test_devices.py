@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import Result, methods, run
-from fedacg.core import devices
+from fedacg.core import tensors
 from fedacg.data.examples import (
     FederatedData,
     ListedClients,
@@ -97,8 +97,13 @@ def test_a_device_that_is_not_there_is_refused(fedacg: Command, monkeypatch: pyt
 
 def test_workers_take_devices_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    assert [str(devices.place("cuda", number)) for number in range(4)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]
-    assert str(devices.place("cpu", 5)) == "cpu"
+    assert [str(tensors.device_of_worker("cuda", number)) for number in range(4)] == [
+        "cuda:0",
+        "cuda:1",
+        "cuda:2",
+        "cuda:0",
+    ]
+    assert str(tensors.device_of_worker("cpu", 5)) == "cpu"
 
 
 def test_a_worker_that_takes_over_has_the_number_of_the_dead_one() -> None:

@@ -17,7 +17,7 @@ import fedacg
 from fedacg import engines, methods, models
 from fedacg.config.sections import EngineSettings, LocalSettings
 from fedacg.core.vector import FlatModel, clone, sha256
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.shared_memory import freeze, thaw
 from fedacg.errors import RunError

@@ -21,9 +21,9 @@ from fedacg import engines, methods
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, override, with_method
 from fedacg.config.sections import EngineSettings, LocalSettings
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
 from fedacg.core.vector import FlatModel, clone
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.engines.supervisor import Lost
@@ -336,7 +336,7 @@ READ_ONLY = """
 import mmap, tempfile
 import torch
 from fedacg import methods
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.config.sections import LocalSettings
 from fedacg.core.round import Round
 from fedacg.simulation.engine import Job, Task

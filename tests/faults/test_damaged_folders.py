@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from fedacg.analysis import run as analysis
+from fedacg import analysis
 from fedacg.errors import InputError
-from fedacg.report import curves, live
+from fedacg.report import live, pictures
 from fedacg.report.live import LiveReport
 from support.command import Command
 from support.damage import Damage, every_damage
@@ -88,12 +88,12 @@ def test_every_command_meets_every_damage_with_one_line(
     fedacg: Command, whole: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
     monkeypatch.setattr(live, "splits_of", lambda runs: ([], []))
-    render = curves.render
+    render = pictures.render
     damages = list(every_damage(whole, random.Random(part)))
     assert len(damages) > 2000
     for place, damage in enumerate(damages[part::PARTS]):
         # Most of the time goes into pixels, so only some of the figures are turned into pictures.
-        for module in (curves, analysis):
+        for module in (pictures, analysis):
             monkeypatch.setattr(module, "render", render if place % DRAWN == 0 else undrawn)
         watched(damaged(whole, damage))
         # Of strange values there are many, and what is read of them is read by all commands alike.

@@ -19,7 +19,7 @@ from flwr.supercore.object_ref import load_app
 
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import read_toml
-from fedacg.flower.options import NodeOptions, ServerOptions, server_options
+from fedacg.flower.deployment import NodeOptions, ServerOptions, server_options
 from support.command import Command
 from support.flower_grid import LoopGrid, Node
 
@@ -164,7 +164,7 @@ def test_a_wrong_experiment_is_refused_and_nothing_written(
 
 def test_without_flower_deploy_says_how_to_get_it(fedacg: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr("fedacg.cli.deploy.find_spec", lambda name: None if name == "flwr" else find(name))
+    monkeypatch.setattr("fedacg.cli.program.find_spec", lambda name: None if name == "flwr" else find(name))
     outcome = fedacg("deploy", "init", "demo")
     assert outcome.code == 2
     assert outcome.err == "error: fedacg deploy: needs Flower; install it with pip install 'fedacg[flower]'\n"

@@ -7,7 +7,7 @@ import pytest
 
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, override, read_toml
-from fedacg.flower import app_template
+from fedacg.flower.deployment import describe_app, write_app
 from fedacg.runs.build import prepare
 from fedacg.runs.folder import load_moment
 from fedacg.runs.runner import play
@@ -17,8 +17,8 @@ from support.federation_processes import Deployment
 @pytest.mark.slow
 def test_a_killed_server_goes_on_at_the_saved_round_and_ends_as_the_simulation_does(tmp_path: Path) -> None:
     app = tmp_path / "app"
-    described = app_template.describe(find("quickstart"), ["rounds=2"], nodes=3, own_data=False)
-    app_template.write(app, described, nodes=3)
+    described = describe_app(find("quickstart"), ["rounds=2"], nodes=3, own_data=False)
+    write_app(app, described, nodes=3)
     experiment = Experiment.parse(read_toml(app / "experiment.toml"))
     first = Experiment.parse(override(read_toml(app / "experiment.toml"), ["rounds=1"]))
     for name, each in (("first", first), ("whole", experiment)):

@@ -7,7 +7,8 @@ import torch
 
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, read_toml
-from fedacg.flower import app_template, sealed, server_app
+from fedacg.flower import sealed, server_app
+from fedacg.flower.deployment import describe_app, write_app
 from fedacg.runs.build import prepare
 from fedacg.runs.folder import load_moment
 from fedacg.runs.runner import play as simulated
@@ -75,7 +76,7 @@ def test_a_real_node_that_is_killed_in_the_middle_of_a_sealed_round(tmp_path: Pa
     app = tmp_path / "app"
     # One round, since the rounding of a first one goes through the training of a second, which has no such bound.
     settings = ["rounds=1", "method.name='fedacg+secure'", "method.clip=2.0", "cohort.weights='uniform'"]
-    app_template.write(app, app_template.describe(find("quickstart"), settings, nodes=3, own_data=False), nodes=3)
+    write_app(app, describe_app(find("quickstart"), settings, nodes=3, own_data=False), nodes=3)
     (tmp_path / "federation").mkdir()
     with Deployment(tmp_path / "federation", nodes=3) as deployment:
         run = deployment.run(app)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedacg.flower.usual import Measured, MedianBound
+from fedacg.flower.checks import Measured, MedianBound
 
 NORM = "norm"
 

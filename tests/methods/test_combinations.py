@@ -8,8 +8,7 @@ import pytest
 
 from fedacg import methods
 from fedacg.config import methods as catalogue
-from fedacg.config.catalogue import GROUPS
-from fedacg.config.methods import Modifier, positive, rate
+from fedacg.config.methods import GROUPS, Modifier, positive, rate
 from fedacg.errors import InputError
 from fedacg.methods import METHODS, MODIFIERS, Entry, Method
 from fedacg.methods.averaging import MovingAverage, WeightAverage

@@ -11,7 +11,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from fedacg.config.sections import LocalSettings
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import TensorExamples
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Gradient, LocalStep, Proximal

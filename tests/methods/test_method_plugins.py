@@ -100,7 +100,7 @@ def test_a_run_resumes_with_its_plugin(tmp_path: Path) -> None:
 def test_an_installed_package_announces_methods_and_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"methods": {"nova": "fednova:fednova"}, "parts": {"largest": "topk:topk"}}
     announced = lambda kind: names.get(kind, {})  # noqa: E731 - what packages say
-    for place in ("fedacg.core.plugins", "fedacg.config.methods", "fedacg.config.section"):
+    for place in ("fedacg.core.plugins", "fedacg.config.methods", "fedacg.config.fields"):
         monkeypatch.setattr(f"{place}.announced", announced)
     assert digest(played("nova")) == digest(played("fednova:fednova"))
     assert described("nova+largest").method.options["part"] == 0.1

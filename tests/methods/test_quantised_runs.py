@@ -11,7 +11,7 @@ import fedacg
 from fedacg import methods
 from fedacg.config.sections import LocalSettings
 from fedacg.core.randomness import generator
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.methods.quantise import BITS, Quantise
 from fedacg.methods.upload import Chain, Memory
 from fedacg.simulation.engine import Job

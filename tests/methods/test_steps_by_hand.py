@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedacg import methods
-from fedacg.core.messages import Message
-from fedacg.core.round import Round
+from fedacg.core.round import Message, Round
 from fedacg.core.vector import FlatModel
 from fedacg.methods.fedadc import DriftControl, EmbeddedMomentum
 from fedacg.methods.fedinit import RelaxedStart

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedacg import methods
 from fedacg.config import methods as catalogue
 from fedacg.config.methods import MODIFIERS, Modifier
-from fedacg.core.messages import BESIDE
+from fedacg.core.round import BESIDE
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
 from fedacg.methods.quantise import Quantise

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from fedacg import methods
-from fedacg.core.messages import Message
-from fedacg.core.round import Round
+from fedacg.core.round import Message, Round
 from fedacg.core.vector import add_scaled
 from fedacg.methods.feddane import GradientShift
 from fedacg.methods.fedgate import GradientTracking, MeanDirection

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
 
 import fedacg
+from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment
-from fedacg.config.names import GIVEN
 from fedacg.core.vector import FlatModel, clone
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.engines.shared_memory import freeze, thaw

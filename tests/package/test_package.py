@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from fedacg.version import __version__
+from fedacg import __version__
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

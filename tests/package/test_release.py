@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from fedacg.version import __version__
+from fedacg import __version__
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = re.compile(r"\d+\.\d+\.\d+")

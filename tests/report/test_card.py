@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
+from fedacg import __version__
 from fedacg.config.experiment import Experiment
 from fedacg.report import write
 from fedacg.runs.build import load_data, prepare
 from fedacg.runs.history import human_bytes
 from fedacg.runs.provenance import commit
 from fedacg.runs.runner import play
-from fedacg.version import __version__
 from support.folders import fake_run
 from support.runs import tiny
 

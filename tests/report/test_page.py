@@ -16,10 +16,11 @@ import pytest
 from PIL import Image
 
 from fedacg.config.sections import DataSettings
-from fedacg.report import curves, labels, payload, write
+from fedacg.report import labels, pictures, write
+from fedacg.report import page as page_module
 from fedacg.report.labels import LabelCounts, figures
+from fedacg.report.page import attendances
 from fedacg.report.page_text import SplitPicture
-from fedacg.report.payload import attendances
 from fedacg.report.runs import find_runs, group_runs, load_run
 from fedacg.report.series import curves_of
 from support.folders import add_round, fake_run
@@ -29,7 +30,7 @@ from support.page import Page
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures for papers take most of a report's time; what stands in the page is this."""
-    monkeypatch.setattr(curves, "render", lambda figure, kind, dpi=0: b"a picture")
+    monkeypatch.setattr(pictures, "render", lambda figure, kind, dpi=0: b"a picture")
 
 
 def report(*folders: Path, out: Path, targets: list[float] | None = None) -> Page:
@@ -157,14 +158,14 @@ def test_what_is_not_a_number_is_null(tmp_path):
 
 def to_record(folders: list[Path]) -> Any:
     runs = [load_run(folder) for folder in find_runs(folders)]
-    return json.loads(payload.to_json(curves_of(group_runs(runs)), [], attendances(runs), []))
+    return json.loads(page_module.to_json(curves_of(group_runs(runs)), [], attendances(runs), []))
 
 
 def test_long_curves_are_thinned_to_what_a_screen_shows_and_keep_their_ends(tmp_path, monkeypatch):
     fake_run(tmp_path / "a", [n / 1000 for n in range(1, 1001)])
     assert len(to_record([tmp_path])["curves"][0]["played"]["rounds"]) == 1000
-    monkeypatch.setattr(payload, "POINTS", 300)
-    monkeypatch.setattr(payload, "FEWEST", 10)
+    monkeypatch.setattr(page_module, "POINTS", 300)
+    monkeypatch.setattr(page_module, "FEWEST", 10)
     (curve,) = to_record([tmp_path])["curves"]
     for track in (curve["evaluated"], curve["played"]):
         assert len(track["rounds"]) == 150
@@ -199,7 +200,7 @@ def test_the_lost_and_the_slow_are_named(tmp_path):
 def test_of_very_many_visits_some_rounds_are_listed(tmp_path, monkeypatch):
     fake_run(tmp_path / "a", [0.5] * 100, cohort=range(10))
     assert to_record([tmp_path])["attendances"][0]["every"] == 1
-    monkeypatch.setattr(payload, "VISITS", 300)
+    monkeypatch.setattr(page_module, "VISITS", 300)
     (found,) = to_record([tmp_path])["attendances"]
     assert (found["every"], found["rounds"]) == (4, list(range(1, 101, 4)))
 

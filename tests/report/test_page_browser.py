@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from fedacg.report import curves, live, payload, write
+from fedacg.report import live, pictures, write
+from fedacg.report import page as page_module
 from fedacg.report.live import LiveReport, Server
 from support.browser import Browser, launched
 from support.folders import add_round, fake_run
@@ -127,7 +128,7 @@ def test_without_a_script_the_table_and_a_picture_are_there(browser: Browser, pa
 def test_a_page_of_20_runs_of_1000_rounds_is_small_and_draws_every_point(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(curves, "render", lambda figure, kind, dpi=0: b"")
+    monkeypatch.setattr(pictures, "render", lambda figure, kind, dpi=0: b"")
     for number in range(20):
         accuracies = [0.1 + 0.8 * (1 - 0.99 ** (n + 10 * number)) for n in range(1000)]
         cohort = range(number, number + 10)
@@ -318,7 +319,7 @@ def test_the_rounds_of_a_client_can_be_listed(browser: Browser) -> None:
 def test_rounds_that_are_left_out_are_told(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(payload, "VISITS", 20)
+    monkeypatch.setattr(page_module, "VISITS", 20)
     fake_run(tmp_path / "run", [0.5] * 30, cohort=(0, 7))
     write([tmp_path / "run"], tmp_path / "out")
     browser.open(tmp_path / "out" / "index.html")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fedacg.cli.report import report as report_command
 from fedacg.config.experiment import flatten
 from fedacg.errors import InputError
-from fedacg.report import Report, curves, write
+from fedacg.report import Report, pictures, write
 from fedacg.report.cells import Cell, Column, columns_of, escape, to_latex, to_markdown
 from fedacg.report.runs import cautions, common, differing, find_runs, group_runs, labels, load_run, targets_of
 from fedacg.report.series import curves_of
@@ -35,7 +35,7 @@ FILES = {"card.json", "card.md", "table.csv", "table.md", "table.tex", "index.ht
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures take most of a report's time, and most tests do not look at them."""
-    monkeypatch.setattr(curves, "render", lambda figure, kind, dpi=0: kind.encode())
+    monkeypatch.setattr(pictures, "render", lambda figure, kind, dpi=0: kind.encode())
 
 
 def table_of(report: Report, width: int = 80) -> str:

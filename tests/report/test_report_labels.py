@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedacg.data.examples import FederatedData, ListedClients, TensorExamples
 from fedacg.data.pipelines import PlainPipeline
-from fedacg.report import curves, labels, labels_picture
+from fedacg.report import labels, pictures
 from fedacg.report.labels import LabelCounts
 from support.labels import examples
 
@@ -138,7 +138,7 @@ def test_classes_that_share_a_cell_are_taken_together() -> None:
 )
 def test_few_clients_are_bars_and_many_a_heat_map(clients: int, classes: int, bars: bool) -> None:
     counts = rng().integers(1, 20, (clients, classes))
-    figure = labels_picture.draw(held(counts), labels.figures(counts, rng()), "own: $iid$")
+    figure = pictures.draw_labels(held(counts), labels.figures(counts, rng()), "own: $iid$")
     top = figure.axes[0]
     (title,) = (text for text in top.findobj(Text) if text.get_text() == "own: $iid$")
     assert not title.get_parse_math(), "a dollar in a file's name is a dollar"
@@ -159,19 +159,19 @@ def test_few_clients_are_bars_and_many_a_heat_map(clients: int, classes: int, ba
 
 def test_many_clients_are_ordered_by_their_most_frequent_class() -> None:
     counts = rng().integers(0, 50, (100, 12)) + 1
-    figure = labels_picture.draw(held(counts), labels.figures(counts, rng()), "own")
+    figure = pictures.draw_labels(held(counts), labels.figures(counts, rng()), "own")
     image = np.asarray(figure.axes[1].get_images()[0].get_array())
     assert (np.diff(image.argmax(axis=0)) >= 0).all()
     assert sorted(map(tuple, image.T)) == sorted(map(tuple, held(counts).shares))
     assert "100 clients" in figure.axes[1].get_xlabel()
-    few = labels_picture.draw(held(counts[:50]), labels.figures(counts[:50], rng()), "own")
+    few = pictures.draw_labels(held(counts[:50]), labels.figures(counts[:50], rng()), "own")
     assert np.array_equal(np.asarray(few.axes[1].get_images()[0].get_array()).T, held(counts[:50]).shares)
 
 
 def test_the_same_counts_give_the_same_bytes() -> None:
     counts = rng().integers(1, 20, (12, 4))
     figures = labels.figures(counts, rng())
-    first, again = (curves.render(labels_picture.draw(held(counts), figures, "own"), "png") for _ in range(2))
+    first, again = (pictures.render(pictures.draw_labels(held(counts), figures, "own"), "png") for _ in range(2))
     assert first == again
     with Image.open(io.BytesIO(first)) as png:
         assert png.size == (1500, 840)

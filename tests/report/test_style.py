@@ -10,9 +10,8 @@ import pytest
 
 from fedacg.bench.grid import Axis as GridAxis
 from fedacg.bench.sweep_report import Dot, Effect, HeatMap
-from fedacg.config.catalogue import METHODS
-from fedacg.report import curves, write
-from fedacg.report.coming import PLAN, Coming, planned, to_come
+from fedacg.config.methods import METHODS
+from fedacg.report import pictures, write
 from fedacg.report.live import LiveReport
 from fedacg.report.page_text import effective
 from fedacg.report.runs import find_runs, group_runs, load_run
@@ -20,6 +19,7 @@ from fedacg.report.series import Axis, curves_of, gather
 from fedacg.report.style import HERO, PALETTE, Style, of_method, styles_of
 from fedacg.report.table import Effort, Row, Spread, headline
 from fedacg.runs.history import Reached, Shown
+from fedacg.runs.session import PLAN, PlannedRun, announce_runs, planned_runs
 from support.folders import add_round, fake_run
 
 # Colours
@@ -130,7 +130,7 @@ def test_different_data_sets_have_no_winner(tmp_path: Path) -> None:
 def test_what_is_a_moving_average_says_so(tmp_path: Path) -> None:
     fake_run(tmp_path / "a", [0.5, 0.6])
     drawn = curves_of(group_runs([load_run(tmp_path / "a")]))
-    (axes,) = curves.draw(drawn, Axis.ROUNDS, []).axes
+    (axes,) = pictures.draw_curves(drawn, Axis.ROUNDS, []).axes
     assert axes.get_ylabel() == "test accuracy, moving average, %"
     effect = Effect("method.lam", [Dot("0.5", "", Spread(80.0, None))])
     assert "moving average" in effect._figure.axes[0].get_ylabel()
@@ -140,22 +140,22 @@ def test_many_curves_have_their_names_at_their_ends_and_few_a_legend(tmp_path: P
     for number in range(9):
         fake_run(tmp_path / f"{number}", [0.3, 0.3 + number / 100], f"m{number}")
     drawn = curves_of(group_runs([load_run(folder) for folder in find_runs([tmp_path])]))
-    many = curves.draw(drawn, Axis.ROUNDS, [])
+    many = pictures.draw_curves(drawn, Axis.ROUNDS, [])
     assert not many.legends
     names = [text.get_text().split()[0] for text in many.axes[0].texts]
     assert names == [f"m{number}" for number in reversed(range(9))]
     heights = [text.xyann[1] for text in many.axes[0].texts]
     assert all(above - below >= 0.044 for above, below in pairwise(heights))
-    few = curves.draw(drawn[:7], Axis.ROUNDS, [])
+    few = pictures.draw_curves(drawn[:7], Axis.ROUNDS, [])
     assert len(few.legends) == 1
     assert not few.axes[0].texts
 
 
 def test_names_are_near_their_ends_in_their_order_and_within_the_span() -> None:
-    assert curves.apart([90, 50, 10], (0, 100), 0.1) == [90, 50, 10]
-    assert curves.apart([50, 50, 50], (0, 100), 0.1) == [50, 40, 30]
-    assert curves.apart([2, 1, 0], (0, 100), 0.1) == [20, 10, 0]
-    crowded = curves.apart([0.0] * 21, (0, 100), 0.1)
+    assert pictures.apart([90, 50, 10], (0, 100), 0.1) == [90, 50, 10]
+    assert pictures.apart([50, 50, 50], (0, 100), 0.1) == [50, 40, 30]
+    assert pictures.apart([2, 1, 0], (0, 100), 0.1) == [20, 10, 0]
+    crowded = pictures.apart([0.0] * 21, (0, 100), 0.1)
     assert crowded[0] == pytest.approx(100)
     assert crowded[-1] == 0
 
@@ -164,7 +164,9 @@ def test_single_seeds_are_drawn_on_request(tmp_path: Path) -> None:
     for seed in range(3):
         fake_run(tmp_path / f"{seed}", [0.3, 0.4 + seed / 10], seed=seed)
     drawn = curves_of(group_runs([load_run(folder) for folder in find_runs([tmp_path])]))
-    usual, single = (curves.draw(drawn, Axis.ROUNDS, [], each_seed=each).axes[0] for each in (False, True))
+    usual, single = (
+        pictures.draw_curves(drawn, Axis.ROUNDS, [], each_seed=each).axes[0] for each in (False, True)
+    )
     assert (len(usual.lines), len(usual.collections)) == (2, 1), "raw accuracy and mean, with a band"
     assert (len(single.lines), len(single.collections)) == (4, 0), "three seeds and their mean"
     written = write([tmp_path], tmp_path / "out", each_seed=True)
@@ -260,8 +262,8 @@ def test_a_live_page_has_progress_time_left_and_runs_to_come(tmp_path: Path) -> 
     fake_run(tmp_path / "a", [0.5] * 10, finished=False)
     fake_run(tmp_path / "b", [0.5], "fedacg")
     plan = {tmp_path / name: rounds for name, rounds in (("a", 100), ("b", 1), ("c", 70))}
-    with planned(tmp_path, plan):
-        assert to_come([tmp_path]) == [Coming("c", 70)]
+    with announce_runs(tmp_path, plan):
+        assert planned_runs([tmp_path]) == [PlannedRun("c", 70)]
         report = LiveReport([tmp_path])
         page = report.page()
         assert "1 of 3 runs finished" in page
@@ -280,9 +282,9 @@ def test_the_plan_of_a_process_that_is_gone_is_no_plan(tmp_path: Path) -> None:
         os._exit(0)
     os.waitpid(gone, 0)
     (tmp_path / PLAN).write_text(json.dumps({"process": gone, "runs": {"a": 3}}))
-    assert to_come([tmp_path]) == []
+    assert planned_runs([tmp_path]) == []
     (tmp_path / PLAN).write_text("no JSON")
-    assert to_come([tmp_path]) == []
+    assert planned_runs([tmp_path]) == []
 
 
 def test_a_headline_of_losses_says_who_is_lowest() -> None:

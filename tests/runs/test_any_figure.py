@@ -14,9 +14,9 @@ from torch import nn
 
 import fedacg
 from fedacg import InputError
-from fedacg.config.goals import Goal, rises
+from fedacg.config.fields import Goal, rises
 from fedacg.report import write
-from fedacg.report.curves import draw
+from fedacg.report.pictures import draw_curves
 from fedacg.report.runs import group_runs, load_run
 from fedacg.report.series import Axis, curves_of, heights
 from fedacg.runs.history import History, Shown
@@ -170,7 +170,7 @@ def test_curves_and_page_draw_what_there_is(regressions: Path, tmp_path: Path) -
     low, high = heights(curves, [0.9])
     values = [value for curve in curves for value in curve.evaluated["accuracy"].mean]
     assert 0 <= low <= min(values) <= max(values) <= high < 2 * max(values), "the axis is that of the error"
-    (axes,) = draw(curves, Axis.ROUNDS, [0.9]).axes
+    (axes,) = draw_curves(curves, Axis.ROUNDS, [0.9]).axes
     assert axes.get_ylabel() == "test rmse, moving average"
     write([regressions], tmp_path)
     page = (tmp_path / "index.html").read_text()

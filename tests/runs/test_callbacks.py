@@ -15,7 +15,7 @@ import fedacg
 from fedacg import BestCheckpoint, Callback, EarlyStopping, InputError, TimeLimit
 from fedacg.config.experiment import Experiment
 from fedacg.data.examples import TensorExamples
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.runs.callbacks import AtChance, RunView
 from fedacg.runs.folder import BEST, load_moment
 from fedacg.runs.history import History

@@ -9,7 +9,7 @@ from torch import nn
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, override, read_toml
 from fedacg.runs.build import Ingredients, prepare
-from fedacg.runs.engine_choice import choose_engine, multiplications
+from fedacg.runs.choices import choose_engine, multiplications
 from fedacg.runs.runner import play
 from fedacg.runs.session import Session
 
@@ -20,7 +20,7 @@ def quickstart(*settings: str) -> Experiment:
 
 def test_the_work_is_counted() -> None:
     """One client of 8 examples on 4 → 3 weights: 5 epochs of 2 batches, and 6 tests every other round."""
-    from fedacg.data.own import from_pairs
+    from fedacg.data.own_data import from_pairs
     from fedacg.methods import build
 
     settings = [
@@ -40,9 +40,9 @@ def test_the_work_is_counted() -> None:
 
 
 def test_a_convolution_counts_at_every_place_that_it_is_applied_to() -> None:
-    from fedacg.data.own import from_pairs
+    from fedacg.data.own_data import from_pairs
     from fedacg.methods import build
-    from fedacg.runs.engine_choice import _example_cost
+    from fedacg.runs.choices import _example_cost
 
     x, y = torch.zeros(2, 1, 6, 6), torch.zeros(2).long()
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3))

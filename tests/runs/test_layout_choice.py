@@ -12,8 +12,8 @@ import fedacg
 from fedacg.config.recipe import find, override
 from fedacg.core.files import unseal
 from fedacg.runs.build import prepare
+from fedacg.runs.choices import example_cost, takes_channels_last
 from fedacg.runs.folder import read_marker
-from fedacg.runs.layout_choice import example_cost, takes_channels_last
 
 SHAPE = (2, 8, 8)
 

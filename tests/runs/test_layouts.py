@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 import fedacg
-from fedacg.core import vector_files
 from fedacg.core.files import unseal
-from fedacg.core.vector import FlatModel, Layout, clone
+from fedacg.core.vector import FlatModel, Layout, clone, load_vectors
 from fedacg.errors import InputError
 from fedacg.runs.client_states import ClientStates
 from fedacg.runs.folder import load_moment, read_marker
@@ -111,7 +110,7 @@ def test_all_vectors_on_disk_are_canonical(tmp_path: Path) -> None:
 def as_first_format(folder: Path) -> None:
     """A run folder as versions before checksums wrote it."""
     for path in folder.rglob("*.safetensors"):
-        vectors, facts = vector_files.load(path)
+        vectors, facts = load_vectors(path)
         kept = {"format": "1", "round": facts["round"]} if "format" in facts else None
         older = path
         if path.parent.parent.name == "clients":

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedacg.config.experiment import Experiment
+from fedacg.config.fields import STREAMS
 from fedacg.config.recipe import read_toml
-from fedacg.config.section import STREAMS
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import labels
 from fedacg.runs.build import prepare, sampling

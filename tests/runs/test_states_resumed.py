@@ -16,8 +16,8 @@ from fedacg import methods
 from fedacg.config.experiment import Experiment
 from fedacg.config.participation import CohortSettings
 from fedacg.config.sections import EvaluateSettings, LocalSettings
-from fedacg.core.messages import Message
-from fedacg.data.own import from_pairs
+from fedacg.core.round import Message
+from fedacg.data.own_data import from_pairs
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError

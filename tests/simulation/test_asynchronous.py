@@ -13,7 +13,7 @@ import torch
 from fedacg.config.experiment import Experiment
 from fedacg.config.participation import AsynchronousSettings, ClockSettings, CohortSettings
 from fedacg.config.sections import EvaluateSettings, LocalSettings
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.engines.serial import SerialEngine
 from fedacg.methods import build
 from fedacg.runs.build import plan, prepare

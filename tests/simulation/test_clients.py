@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import fedacg
 from fedacg import InputError, Result
 from fedacg.data import LazyClients, TensorExamples
-from fedacg.data.rearranged import JoinedExamples, hold_out_tests, pool
+from fedacg.data.held_out import JoinedExamples, hold_out_tests, pool
 from fedacg.simulation.clients import ClientFigures, from_csv, scores, to_csv
 
 SIZES = (8, 5, 12, 9)

@@ -14,7 +14,7 @@ from torch import nn
 import fedacg
 from fedacg.config.participation import ClockSettings
 from fedacg.config.sections import LocalSettings
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.errors import InputError
 from fedacg.methods import build
 from fedacg.runs.build import prepare

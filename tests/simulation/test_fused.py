@@ -19,7 +19,7 @@ from fedacg.config.recipe import find, override
 from fedacg.config.sections import LocalSettings
 from fedacg.core.randomness import generator
 from fedacg.data.examples import FederatedData, SpanExamples, TensorExamples, ViewExamples, fetch_together
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.data.pipelines import Augment, ImagePipeline
 from fedacg.engines import Engine
 from fedacg.engines.processes import ProcessEngine

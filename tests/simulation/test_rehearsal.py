@@ -11,9 +11,8 @@ from torch import nn
 from fedacg import methods, models
 from fedacg.config.participation import CohortSettings
 from fedacg.config.sections import EvaluateSettings, LocalSettings
-from fedacg.core.messages import Kinds, Message, kind_bytes, kinds, message_bytes
-from fedacg.core.round import Round
-from fedacg.data.own import from_pairs
+from fedacg.core.round import Kinds, Message, Round, kind_bytes, kinds, message_bytes
+from fedacg.data.own_data import from_pairs
 from fedacg.engines.serial import SerialEngine
 from fedacg.methods import METHODS, Method
 from fedacg.methods.parts import Empirical

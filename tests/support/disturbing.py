@@ -233,8 +233,7 @@ class Disturber:
 
     def _command(self, run: Path) -> NoReturn:
         """Go on with a run by the command line, which is where signals are handled."""
-        from fedacg.cli import main
-        from fedacg.cli.stopping import handle_signals
+        from fedacg.cli import handle_signals, main
 
         words = [word for setting in self._plan.settings for word in ("--set", setting)]
         sys.argv = ["fedacg", "run", str(self._folder / "tiny.toml"), "--out", str(run), "--resume", *words]

@@ -218,7 +218,7 @@ def main() -> None:
             Pretending.waits.clear()
             with (
                 Pretending(),
-                patch("fedacg.simulation.worker.place", lambda name, number: torch.device(NAME, 0)),
+                patch("fedacg.simulation.worker.device_of_worker", lambda name, number: torch.device(NAME, 0)),
                 patch("fedacg.data.examples.spare", lambda device, room=room: room),
             ):
                 there = digest(ingredients, extra)

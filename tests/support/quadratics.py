@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedacg import methods
 from fedacg.config.participation import CohortSettings, FailureSettings
 from fedacg.config.sections import EvaluateSettings, LocalSettings
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.engines.serial import SerialEngine
 from fedacg.methods import Method
 from fedacg.runs.client_states import ClientStates

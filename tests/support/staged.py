@@ -11,7 +11,7 @@ from fedacg import methods
 from fedacg.config.participation import CohortSettings
 from fedacg.config.sections import EvaluateSettings, LocalSettings
 from fedacg.core.vector import FlatModel, clone
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
 from fedacg.engines.serial import SerialEngine
 from fedacg.methods.parts import Forward, Part
 from fedacg.methods.visit import Assignment

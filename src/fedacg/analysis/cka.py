@@ -15,11 +15,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedacg.analysis import pictures, result
-from fedacg.analysis.load import Subject, check_fit, together
+from fedacg.analysis import pictures
 from fedacg.analysis.pictures import over_seeds
-from fedacg.analysis.result import Drawing, Finding, Watcher, by_group, summary_column, to_csv
-from fedacg.analysis.surface import sample_test
+from fedacg.analysis.plane import sample_test
+from fedacg.analysis.subjects import (
+    Drawing,
+    Finding,
+    Subject,
+    Watcher,
+    Words,
+    by_group,
+    check_fit,
+    summary_column,
+    to_csv,
+    together,
+)
 from fedacg.core.randomness import numpy_generator
 from fedacg.core.vector import FlatModel, Layout, clone
 from fedacg.data.examples import Examples
@@ -227,7 +237,7 @@ def cka_of(subjects: Sequence[Subject], round: int, examples: int, exact: bool, 
         for subject in subjects
         for layer, value in zip(layers, found[subject.folder], strict=True)
     ]
-    title, caption, alt = result.CKA
+    title, caption, alt = CKA
     caption = caption.format(round=round, examples=used)
     return Finding(
         [Drawing("cka", title, caption, alt, pictures.cka(layers, lines, round))],
@@ -246,3 +256,15 @@ class _Watched:
         for model in self._models:
             yield model
             self._step()
+
+
+CKA = Words(
+    title="Similarity of features",
+    caption=(
+        "How similarly the local models of round {round} see the same {examples} test examples, after every stage "
+        "and at the output of the head: linear CKA, the mean over all pairs of clients. 1 means the same features "
+        "up to rotation and scale, 0 unrelated ones; the scale need not begin at 0. Lines often fall towards the "
+        "end, where each client fits its own labels. High is good."
+    ),
+    alt=("CKA between local models along the layers of the network, a line for each method."),
+)

@@ -1,6 +1,6 @@
 """Pictures of figures over rounds and layers: weight divergence, CKA, stability, drift.
 
-They take numbers and know nothing of runs; `surface_picture` draws the loss surface. Only Figure objects are used,
+They take numbers and know nothing of runs; `surfaces` draws the loss surface. Only Figure objects are used,
 never pyplot, as in the report.
 """
 

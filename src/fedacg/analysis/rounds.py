@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedacg.analysis import pictures, result, rounds
-from fedacg.analysis.load import Subject
+from fedacg.analysis import pictures, rounds
 from fedacg.analysis.pictures import Line, over_seeds
-from fedacg.analysis.result import Drawing, Finding, by_group, summary_column, to_csv
+from fedacg.analysis.subjects import Drawing, Finding, Subject, Words, by_group, summary_column, to_csv
 from fedacg.errors import InputError
 from fedacg.runs.history import DECAY, History
 from fedacg.runs.recording import Recorded
@@ -121,7 +120,7 @@ def divergence_of(subjects: Sequence[Subject]) -> Finding:
         whole, {name: [line for line in lines if len(line.xs)] for name, lines in parts.items()}
     )
     return Finding(
-        [Drawing("divergence", *result.DIVERGENCE, figure)],
+        [Drawing("divergence", *DIVERGENCE, figure)],
         {"divergence.csv": to_csv(heads, rows)},
         [summary_column("divergence", subjects, [_mean(s, "divergence_relative") for s in subjects])],
     )
@@ -148,7 +147,7 @@ def stability_of(subjects: Sequence[Subject], window: float) -> Finding:
             line = over_seeds(group[0].ink, squares)
             steady.append(pictures.Steadiness(line, statistics.fmean(means), deviation))
     heads = ["method", "seed", "round", "accuracy", "moving_average", "squared_deviation_points"]
-    title, caption, alt = result.STABILITY
+    title, caption, alt = STABILITY
     return Finding(
         [Drawing("stability", title, caption.format(window=f"{window:g}"), alt, pictures.stability(steady))],
         {"stability.csv": to_csv(heads, rows)},
@@ -177,7 +176,7 @@ def drift_of(subjects: Sequence[Subject]) -> Finding:
             pictures.Strip(group[0].ink, round, np.array(found)) for round, found in cosines.items() if found
         ]
     return Finding(
-        [Drawing("drift", *result.DRIFT, pictures.drift(means, strips))],
+        [Drawing("drift", *DRIFT, pictures.drift(means, strips))],
         {"drift.csv": to_csv(["method", "seed", "round", "client", "cosine"], rows)},
         [summary_column("cosine", subjects, [_mean(s, "cosine") for s in subjects])],
     )
@@ -219,3 +218,40 @@ def _part_names(subjects: Sequence[Subject]) -> list[str]:
 def _mean(subject: Subject, figure: str) -> float | None:
     line = _line([subject], lambda drift: drift.get(figure))
     return float(line.ys.mean()) if len(line.ys) else None
+
+
+DIVERGENCE = Words(
+    title="Weight divergence",
+    caption=(
+        "How far the local models of a round lie from their mean, relative to the length of that mean; below, the "
+        "plain distance for every stage of the network and its head. Faint lines are single rounds, bold ones "
+        "the mean over the rounds around them. A low line means that the clients stay close together, so "
+        "averaging loses little of what they have learnt."
+    ),
+    alt=("Weight divergence along the rounds, a line for each method, for the whole model and for its parts."),
+)
+STABILITY = Words(
+    title="Stability",
+    caption=(
+        "The squared distance of the test accuracy from its own moving average over some {window} rounds, in "
+        "percentage points squared: along the rounds, on a scale by powers of ten, and as bars the mean over all "
+        "of them. Low is steady: the model of one round is about as good as that of the next."
+    ),
+    alt=(
+        "Squared distance of the accuracy from its moving average along the rounds, and a bar with the mean for "
+        "each method."
+    ),
+)
+DRIFT = Words(
+    title="Drift of the clients",
+    caption=(
+        "The cosine between the update that a client sends and the mean update of its cohort. 1 means that it "
+        "pulls where the cohort goes, 0 that it pulls sideways, below 0 that it pulls back. One panel has the "
+        "mean of the cohort in every round; where rounds were recorded, the other has every client as a dot, and "
+        "their mean as a bar. High is good: little of the updates cancels out."
+    ),
+    alt=(
+        "Mean cosine between client updates and the mean update along the rounds, a line for each method, and dots"
+        " for single clients."
+    ),
+)

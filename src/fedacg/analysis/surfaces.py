@@ -1,73 +1,55 @@
 """The loss surfaces of runs: around three local models of a recorded round each, and what is marked on them.
 
-The plane and the grid are in `surface`, the picture in `surface_picture`; this module combines them.
+The plane, the grid and the measures are in `plane`; here they become numbers and a picture of runs.
 """
 
+import math
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor, nn
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
 
-from fedacg.analysis import result, surface_picture
-from fedacg.analysis.load import Subject, check_fit, together
-from fedacg.analysis.result import Drawing, Finding, Watcher, summary_column, to_csv
-from fedacg.analysis.surface import (
+from fedacg.analysis.pictures import INK, Floats
+from fedacg.analysis.plane import (
+    MEASURES,
     Coordinates,
+    Evaluation,
+    Grid,
     Plane,
+    Score,
     Surface,
-    axes,
     estimate_seconds,
-    evaluator,
-    sample_test,
-    sample_training,
+    evaluation,
+    grid_axes,
     surface,
 )
-from fedacg.config.sections import EngineSettings
+from fedacg.analysis.subjects import (
+    Drawing,
+    Finding,
+    Subject,
+    Watcher,
+    Words,
+    check_fit,
+    summary_column,
+    to_csv,
+    together,
+)
 from fedacg.errors import InputError
-from fedacg.runs.build import Ingredients
 
 CORNERS = 3
 """Local models that span a plane."""
 _MARKED = CORNERS + 2
 """Points beside the grid: those models, their mean and the broadcast."""
-
-Score = Callable[[Tensor, Tensor], float]
-"""From a model's vector and buffers to what is drawn of it."""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A measure that can be drawn over the plane, with its names in captions."""
-
-    title: str
-    name: str
-    unit: str
-    part: str
-    """The examples it is computed on."""
-
-
-MEASURES = {
-    "loss": Measure("Loss surface", "training loss", "global training loss", "training"),
-    "error": Measure("Surface of the test error", "test error", "test error, %", "test"),
-}
-
-
-@dataclass(frozen=True)
-class Grid:
-    """How surfaces are computed."""
-
-    resolution: int
-    examples: int
-    margin: float
-    error: bool
-    """Compute the test error as well."""
-    clients: tuple[int, ...] | None
-    """The clients whose models span the plane; without them, the first of the cohort."""
-    workers: int
 
 
 @dataclass(frozen=True)
@@ -105,10 +87,10 @@ def surfaces_of(subjects: Sequence[Subject], round: int, grid: Grid, watcher: Wa
     """The training loss, and on request the test error, around three local models of each run."""
     taken: dict[Path, Taken] = {}
     for ingredients, part in together(subjects):
-        with _evaluation(ingredients, part[0].experiment.seed, grid) as evaluation:
+        with evaluation(ingredients, part[0].experiment.seed, grid) as evaluated:
             for subject in part:
                 announced = 0 if taken else len(subjects)
-                taken[subject.folder] = _take(subject, round, grid, evaluation, watcher, announced)
+                taken[subject.folder] = _take(subject, round, grid, evaluated, watcher, announced)
     measures = ["loss", "error"] if grid.error else ["loss"]
     return Finding(
         [_drawing(subjects, taken, measure, round) for measure in measures],
@@ -118,32 +100,6 @@ def surfaces_of(subjects: Sequence[Subject], round: int, grid: Grid, watcher: Wa
             summary_column("loss of mean", subjects, [taken[s.folder].loss_of_mean for s in subjects], spare=True),
         ],
     )
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The function that computes each measure, the network, and the number of examples."""
-
-    module: nn.Module
-    scores: Mapping[str, Score]
-    examples: Mapping[str, int]
-
-
-@contextmanager
-def _evaluation(ingredients: Ingredients, seed: int, grid: Grid) -> Iterator[Evaluation]:
-    """Workers that are available for as long as the block lasts."""
-    settings = EngineSettings(name="serial" if grid.workers == 1 else "processes", workers=grid.workers)
-    with ExitStack() as stack:
-        train = sample_training(ingredients.data, grid.examples, seed)
-        on_train = stack.enter_context(evaluator(ingredients, train, settings))
-        scores: dict[str, Score] = {"loss": lambda vector, buffers: on_train(vector, buffers).loss}
-        examples = {"loss": len(train)}
-        if grid.error:
-            test = sample_test(ingredients.data, grid.examples, seed)
-            on_test = stack.enter_context(evaluator(ingredients, test, settings))
-            scores["error"] = lambda vector, buffers: 100 * on_test(vector, buffers).error
-            examples["error"] = len(test)
-        yield Evaluation(ingredients.module, scores, examples)
 
 
 def _take(
@@ -161,7 +117,7 @@ def _take(
         raise InputError(f"{subject.folder}: clients {given} of round {round}: {error}") from None
     centre = _centre(plane.corners)
     phi = plane.coordinates(recorded.phi)
-    xs, ys = axes(plane, [phi], grid.resolution, grid.margin)
+    xs, ys = grid_axes(plane, [phi], grid.resolution, grid.margin)
 
     def measured(score: Score, step: Callable[[], None] = lambda: None) -> Callable[[Tensor], float]:
         def evaluate(vector: Tensor) -> float:
@@ -201,18 +157,16 @@ def _drawing(subjects: Sequence[Subject], taken: Mapping[Path, Taken], name: str
         values, marked = taken[subject.folder].surfaces[name], taken[subject.folder].marked
         mean, phi = marked[CORNERS:]
         clients = {one.client: one.at for one in marked if one.client is not None}
-        panels.append(
-            surface_picture.Panel(subject.run.label, values.xs, values.ys, values.values, clients, mean.at, phi.at)
-        )
+        panels.append(Panel(subject.run.label, values.xs, values.ys, values.values, clients, mean.at, phi.at))
     measure = MEASURES[name]
     used = max(each.examples[name] for each in taken.values())
-    _, caption, alt = result.SURFACE
+    _, caption, alt = SURFACE
     return Drawing(
         "surface" if name == "loss" else f"surface-{name}",
         measure.title,
         caption.format(measure=measure.name, round=round, examples=f"{used} {measure.part} examples"),
         alt.format(measure=measure.name),
-        surface_picture.draw(panels, f"{measure.unit}, round {round}"),
+        draw_panels(panels, f"{measure.unit}, round {round}"),
     )
 
 
@@ -238,3 +192,140 @@ def _names(subjects: Sequence[Subject]) -> list[str]:
         stems = [stem, *(f"{stem}-{number}" for number in range(2, len(subjects) + 2))]
         names.append(next(f"{each}.csv" for each in stems if f"{each}.csv" not in names))
     return names
+
+
+SURFACE = Words(
+    title="Loss surface",
+    caption=(
+        "The {measure} on the plane through three local models of round {round}, over {examples}. Every point of "
+        "the plane is a whole model. The white dots are the models that three clients sent, the diamond is their "
+        "mean, and the star is where the broadcast φ, from which all of them started, falls on the plane. Dark is "
+        "low, and the colours mean the same in all panels. Look for a diamond in the dark, in a wide, even basin"
+        " with the dots: then the mean of the models is better than each of them. The axes are distances between "
+        "models; their scales may differ."
+    ),
+    alt=("Contours of the {measure} around three local models, a panel for each run."),
+)
+
+
+# The picture: a panel per run, one colour scale for all of them
+
+
+_COLOURS = "viridis"
+"""A perceptually even colour map, safe for colour-blind readers; dark is low."""
+_LEVELS = 12
+_RIM = "#111111"
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One run's grid and what lies on its plane."""
+
+    title: str
+    xs: Floats
+    ys: Floats
+    values: Floats
+    """A row for every y, a column for every x."""
+    clients: dict[int, Point]
+    """The local models that span the plane, by the number of the client."""
+    mean: Point
+    phi: Point
+    """The projection of the broadcast onto the plane."""
+
+
+def draw_panels(panels: Sequence[Panel], name: str) -> Figure:
+    """Filled contours, one panel per run, with the same levels and colours; `name` says what is drawn."""
+    columns = min(len(panels), 3)
+    rows = -(-len(panels) // columns)
+    side = {1: 4.4, 2: 3.3, 3: 2.35}[columns]
+    tallest = max(np.ptp(panel.ys) / np.ptp(panel.xs) for panel in panels)
+    # The panels are as wide as their tick labels leave them, and as high as that makes them.
+    height = rows * ((side - 0.35) * tallest + 0.45) + 0.7
+    figure = Figure(figsize=(columns * side + 1.0, height), layout="compressed")
+    all_axes = figure.subplots(rows, columns, squeeze=False)
+    levels = shared_levels([panel.values for panel in panels])
+    norm = BoundaryNorm(levels, 256, extend="both")
+    filled = None
+    for axes, panel in zip(all_axes.flat, panels, strict=False):
+        values = np.ma.masked_invalid(panel.values)
+        filled = axes.contourf(panel.xs, panel.ys, values, levels, cmap=_COLOURS, norm=norm, extend="both")
+        axes.contour(panel.xs, panel.ys, values, levels, colors="white", linewidths=0.4, alpha=0.6)
+        _points(axes, panel)
+        axes.set_title(panel.title, fontsize=10, color=INK).set_parse_math(False)
+        axes.set_aspect("equal")
+        axes.set_facecolor("#d9d9d9")
+        axes.tick_params(length=0, colors=INK, labelsize=8)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(nbins=4))
+            axis.set_major_formatter("{x:g}")
+        axes.spines[:].set_visible(False)
+    for axes in all_axes.flat[len(panels) :]:
+        axes.remove()
+    figure.supxlabel("distance in the plane of the three local models", fontsize=9, color=INK)
+    assert filled is not None
+    bar = figure.colorbar(
+        filled, ax=list(all_axes.flat[: len(panels)]), pad=0.02, shrink=0.9, aspect=24, ticks=levels
+    )
+    bar.ax.set_yticklabels([f"{level:.3g}" for level in levels])
+    bar.set_label(name, color=INK, fontsize=9)
+    bar.ax.tick_params(length=0, colors=INK, labelsize=8)
+    bar.outline.set_visible(False)
+    _points_legend(figure)
+    return figure
+
+
+def shared_levels(surfaces: Sequence[Floats]) -> list[float]:
+    """Contour levels for all surfaces together, evenly spaced, or by a factor where values span a wide range.
+
+    The highest twentieth of the values is left above the last level: a few steep corners would take all colours.
+    """
+    values = np.concatenate([surface[np.isfinite(surface)].ravel() for surface in surfaces])
+    if not len(values):
+        return [0.0, 1.0]
+    low, high = float(values.min()), float(np.quantile(values, 0.95))
+    if high <= low:
+        return [low, low + 1.0]
+    if low > 0 and high / low > 4:
+        levels = [_round(level) for level in np.geomspace(low, high, _LEVELS)]
+    else:
+        levels = [float(level) for level in MaxNLocator(_LEVELS).tick_values(low, high)]
+    return sorted(set(levels))
+
+
+def _round(value: float) -> float:
+    """To two digits, so that the colour bar has short numbers."""
+    return round(value, 1 - math.floor(math.log10(value)))
+
+
+def _points(axes: Axes, panel: Panel) -> None:
+    for client, (x, y) in panel.clients.items():
+        axes.plot(x, y, "o", color="white", markersize=6, markeredgecolor=_RIM)
+        note = axes.annotate(
+            str(client), (x, y), (5, 4), textcoords="offset points", color="white", fontsize=8, weight="bold"
+        )
+        note.set_path_effects([withStroke(linewidth=2.2, foreground=_RIM)])
+    axes.plot(*panel.mean, "D", color="#f0bd40", markersize=6, markeredgecolor=_RIM)
+    axes.plot(*panel.phi, "*", color="#ff6d5a", markersize=11, markeredgecolor=_RIM)
+
+
+def _points_legend(figure: Figure) -> None:
+    shapes = (
+        ("o", "white", 6, "local models, by client"),
+        ("D", "#f0bd40", 6, "their mean"),
+        ("*", "#ff6d5a", 11, "broadcast φ, projected"),
+    )
+    handles = [
+        Line2D([], [], linestyle="", marker=marker, color=colour, markersize=size, markeredgecolor=_RIM)
+        for marker, colour, size, _ in shapes
+    ]
+    figure.legend(
+        handles,
+        [shape[-1] for shape in shapes],
+        loc="outside upper center",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+        handletextpad=0.1,
+    )

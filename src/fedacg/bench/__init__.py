@@ -1,13 +1,12 @@
 """The paper's benchmark, and sweeps over settings: from a table's name to runs, and from runs to the table.
 
-    published    the paper's numbers, and the recipe and method of each
-                 and the rule for targets at small scale
-    plan, grid   the runs of a table or a grid
-    folders      their folders, shared between tables
-    estimate     what they will cost
-    comparison   measured numbers beside the published ones
+    paper        the published tables: their numbers, and the runs of each
+    grid         the runs of a grid, and folders that tables and grids share
+    estimate     what runs will cost
+    comparison   measured numbers beside the published ones, on a terminal, in files and on a page
     sweep_report the effect of a setting, as a picture
-    render       all of it on a terminal, in files and on a page
+    tuning       the same number of trials for every method, with tune_report
+    api          `fedacg.compare` and `fedacg.sweep`
 
 What is typed and printed while runs are in progress belongs to `cli`.
 """

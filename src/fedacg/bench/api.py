@@ -15,12 +15,11 @@ from torch import nn
 
 from fedacg import report
 from fedacg.bench import sweep_report
-from fedacg.bench.folders import check_begun
-from fedacg.bench.grid import Axis, by_method, expand
+from fedacg.bench.grid import Axis, by_method, check_begun, expand
 from fedacg.config.experiment import Experiment
 from fedacg.config.parameters import KEYS, Parameters, recipe
 from fedacg.core.files import parse_folder
-from fedacg.data.forms import Client
+from fedacg.data.own_forms import Client
 from fedacg.errors import InputError
 from fedacg.methods.parts import LossFunction
 from fedacg.report.cells import Column, to_markdown

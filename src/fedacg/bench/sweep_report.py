@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fedacg import report
-from fedacg.bench.comparison import average_at
 from fedacg.bench.grid import Axis, Point
 from fedacg.report.cells import ABSENT
-from fedacg.report.curves import render
 from fedacg.report.page import Chapter, Picture
+from fedacg.report.pictures import render
 from fedacg.report.runs import load_run
 from fedacg.report.style import by_place
 from fedacg.report.table import Spread
+from fedacg.runs.history import History
 
 _LOGARITHMIC = 30
 """Positive numbers that span more than this factor are drawn on a logarithmic axis."""
@@ -223,3 +223,10 @@ def _csv(axes: Sequence[Axis], points: Sequence[Point], ends: Sequence[Spread | 
         mean, std = (end.mean, end.std) if end else (None, None)
         writer.writerow([*point.values, len(point.runs), mean, std])
     return out.getvalue()
+
+
+def average_at(runs: Sequence[History], round: int) -> Spread | None:
+    """Over all seeds or not at all: a run that did not get there must not make the others look better."""
+    averages = [history.moving_average_at(round) for history in runs if history.rounds >= round]
+    values = [100 * average for average in averages if average is not None]
+    return Spread.over(values) if len(values) == len(runs) else None

@@ -15,8 +15,8 @@ from fedacg.bench.tuning import Study, Tuned, expected_best
 from fedacg.core.files import safe_name
 from fedacg.core.output import csv_text
 from fedacg.report.cells import ABSENT, Cell, Column, TerminalTable, to_markdown
-from fedacg.report.curves import render
 from fedacg.report.page import Chapter, Picture
+from fedacg.report.pictures import render
 from fedacg.report.runs import load_run
 from fedacg.report.style import styles_of
 from fedacg.runs.history import human_bytes, three_digits

@@ -18,8 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fedacg.bench.folders import check_begun, place, place_several
-from fedacg.bench.grid import Space, draw, parse_range, space_of
+from fedacg.bench.grid import Space, check_begun, draw, parse_range, place, place_several, space_of
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import Tree, find, override, with_method
 from fedacg.core.files import parse_folder, safe_name

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedacg.cli import completion
+from fedacg.cli import completion, interruptible
 from fedacg.cli.run import (
     AGAIN,
     DryRun,
@@ -20,14 +20,13 @@ from fedacg.cli.run import (
     refuse_options,
     stopped,
 )
-from fedacg.cli.stopping import interruptible
 from fedacg.core.files import safe_name
 from fedacg.errors import DataMissing
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedacg.bench.plan import Block
+    from fedacg.bench.paper import Block
     from fedacg.runs.session import Session
 
 
@@ -64,7 +63,7 @@ def bench(
 ) -> None:
     """Run a table of the paper, and print it beside the published numbers."""
     refuse_options(settings or [])
-    from fedacg.bench.plan import make_plan
+    from fedacg.bench.paper import make_plan
 
     out = out or Path("runs") / safe_name("-".join(["bench", *(settings or [])]).replace("/", "_"))
 
@@ -80,8 +79,7 @@ def bench(
     from rich.console import Console
 
     from fedacg.cli.multi_run import announce, display, names_of, play_missing
-    from fedacg.report.coming import planned
-    from fedacg.runs.session import Session
+    from fedacg.runs.session import Session, announce_runs
 
     console = Console()
     whole = True
@@ -96,7 +94,7 @@ def bench(
                 if dry_run:
                     return
                 rounds = {place: run.rounds for place, run in runs.items()}
-                with planned(out, rounds), display(console, quiet, runs) as progress:
+                with announce_runs(out, rounds), display(console, quiet, runs) as progress:
                     for block in blocks:
                         whole &= play_missing(session, block.runs, names_of(runs), progress, log or [])
                         progress.rest()
@@ -134,8 +132,7 @@ def _command(block: "Block", methods: str | None, seeds: str | None, settings: l
 
 
 def _show(console: "Console", block: "Block", command: str, quiet: bool) -> None:
-    from fedacg.bench.comparison import compare
-    from fedacg.bench.render import Printed, title, write
+    from fedacg.bench.comparison import Printed, compare, title, write
     from fedacg.cli.multi_run import show
 
     comparison = compare(block)

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fedacg.config.catalogue import METHODS, MODIFIERS
-from fedacg.config.methods import is_known, parse
-from fedacg.config.names import DATA_SETS, MODELS, SPLITS
+from fedacg.config.catalogue import DATA_SETS, MODELS, SPLITS
+from fedacg.config.methods import METHODS, MODIFIERS, is_known, parse
 from fedacg.config.recipe import recipe_names
 
 
@@ -51,7 +50,7 @@ def keys(incomplete: str) -> list[str]:
 
 
 def _keys(section: type, prefix: str = "") -> Iterator[str]:
-    from fedacg.config.section import Section
+    from fedacg.config.fields import Section
 
     for name, field in getattr(section, "model_fields", {}).items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedacg.cli import completion
-from fedacg.cli.stopping import interruptible
-from fedacg.config.names import SPLITS
+from fedacg.cli import completion, interruptible
+from fedacg.config.catalogue import SPLITS
 from fedacg.errors import InputError, printable, unknown
 
 if TYPE_CHECKING:
@@ -122,11 +121,11 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it, only list them.")] = False,
 ) -> None:
     """List prepared data that are no longer needed, or remove them."""
-    from fedacg.data import catalogue, cleaning
+    from fedacg.data import catalogue, prepared
     from fedacg.runs.history import human_bytes
 
     sources = [facts.source for facts in catalogue.FACTS.values() if facts.source and facts.source.version]
-    found = cleaning.outdated(sources)
+    found = prepared.outdated(sources)
     if not found:
         typer.echo("no prepared data are outdated")
         return
@@ -134,7 +133,7 @@ def clean(
         typer.echo(f"{human_bytes(each.size):>10}  {printable(each.path)}\n{'':12}{printable(each.why)}")
     total = human_bytes(sum(each.size for each in found))
     if yes:
-        cleaning.remove(found)
+        prepared.remove_outdated(found)
         typer.echo(f"removed {total}")
     else:
         typer.echo(f"{total} can be removed: fedacg data clean --yes")
@@ -145,18 +144,19 @@ def get(name: Name) -> None:
     """Download a data set from its authors' site and check it, unless it is there already."""
     from rich.console import Console
 
-    from fedacg.data import download
+    from fedacg.data import catalogue, origins
+    from fedacg.data.files import data_root
 
     console = Console()
     with interruptible():
-        found = download.there(name)
+        found = catalogue.there(name)
         if found and not found.differences:
             typer.echo(f"{printable(found.copy)}: there already, complete; nothing to download")
             return
         if found:
             differences = "; ".join(map(printable, found.differences))
             typer.echo(f"{printable(found.copy)}: there already, but not complete: {differences}")
-        files = download.get(name, console)
+        files = origins.download(name, data_root(), console)
     if not files:
         console.print(f"{name} is built in: there is nothing to download.")
     for path in files:
@@ -225,7 +225,7 @@ def show(
     from rich.text import Text
 
     from fedacg.data import catalogue
-    from fedacg.report import curves, labels, labels_picture
+    from fedacg.report import labels, pictures
     from fedacg.report.labels import look
 
     chosen = split or (catalogue.NATURAL if _natural(name) else "dirichlet")
@@ -248,7 +248,7 @@ def show(
         raise InputError(f"--out {out}: must end in .png")
     dealt = look(settings, seed)
     held, read = dealt.held, len(dealt.held.clients)
-    _write(out, curves.render(labels_picture.draw(held, dealt.figures, dealt.title), "png"))
+    _write(out, pictures.render(pictures.draw_labels(held, dealt.figures, dealt.title), "png"))
 
     console = Console(soft_wrap=True, highlight=False)
     console.print(Text(dealt.title), end="\n\n")
@@ -299,10 +299,10 @@ def _natural(name: str) -> bool:
 def _known(name: str) -> tuple[str, str]:
     """The number of classes and the shape of an input."""
     from fedacg.data import catalogue
-    from fedacg.data.sources import synthetic
+    from fedacg.data.sources import built_in
 
     if name == catalogue.SYNTHETIC:
-        return str(synthetic.CLASSES), str(synthetic.FEATURES)
+        return str(built_in.SYNTHETIC_CLASSES), str(built_in.SYNTHETIC_FEATURES)
     if name not in catalogue.FACTS:
         return "–", "–"
     facts = catalogue.FACTS[name]

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedacg.bench.estimate import Estimate, estimate
-from fedacg.bench.folders import check_begun
+from fedacg.bench.grid import check_begun
 from fedacg.config.experiment import Experiment
 from fedacg.errors import RunError
 from fedacg.runs.build import check_methods

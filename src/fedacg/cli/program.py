@@ -1,25 +1,63 @@
 """Commands: `fedacg run|compare|bench|sweep|tune|report|watch|analyze|methods|privacy|recipes|data|deploy`."""
 
 import errno
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import typer
 from typer.core import TyperGroup
 
-from fedacg.cli import data, deploy
-from fedacg.cli.analyze import analyze
+from fedacg import __version__
+from fedacg.cli import STOPPED, data
 from fedacg.cli.bench import bench
-from fedacg.cli.methods import methods
-from fedacg.cli.privacy import privacy
-from fedacg.cli.report import report
-from fedacg.cli.run import compare, run
-from fedacg.cli.stopping import STOPPED
-from fedacg.cli.sweep import sweep
-from fedacg.cli.tune import tune
-from fedacg.cli.watch import watch
-from fedacg.config.recipe import find, recipe_names
-from fedacg.version import __version__
+from fedacg.cli.lookup import methods, privacy, recipes
+from fedacg.cli.report import analyze, report, watch
+from fedacg.cli.run import Set, compare, run
+from fedacg.cli.sweep import sweep, tune
+from fedacg.config.recipe import find, with_method
+from fedacg.errors import InputError
+
+deploy_app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Run an experiment on a federation of real nodes, with Flower.",
+)
+
+
+@deploy_app.callback()
+def _needs_flower() -> None:
+    if find_spec("flwr") is None:
+        raise InputError("fedacg deploy: needs Flower; install it with pip install 'fedacg[flower]'")
+
+
+@deploy_app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder for the app.", show_default=False)],
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or a TOML file.")] = "quickstart",
+    method: Annotated[
+        str | None,
+        typer.Option("--method", "-m", help="Replaces the recipe's; fedacg:lam=0.9 sets options."),
+    ] = None,
+    settings: Set = None,
+    nodes: Annotated[
+        int, typer.Option("--nodes", "-n", min=1, help="Nodes that must connect before the first round.")
+    ] = 3,
+    own_data: Annotated[
+        bool, typer.Option("--own-data", help="Nodes train on their own folders, not on a split.")
+    ] = False,
+) -> None:
+    """Write a Flower app that runs an experiment with real nodes."""
+    from fedacg.flower import deployment
+
+    tree = find(recipe)
+    if method:
+        tree = with_method(tree, method)
+    experiment = deployment.describe_app(tree, settings or [], nodes, own_data)
+    for path in deployment.write_app(folder, experiment, nodes):
+        typer.echo(path)
+    typer.echo(f"how to start it: {folder / 'README.md'}")
 
 
 class Commands(TyperGroup):
@@ -56,16 +94,9 @@ app.command()(watch)
 app.command()(analyze)
 app.command()(methods)
 app.command()(privacy)
+app.command()(recipes)
 app.add_typer(data.app, name="data")
-app.add_typer(deploy.app, name="deploy")
-
-
-@app.command()
-def recipes() -> None:
-    """List the experiments that come with the package."""
-    for name in recipe_names():
-        tree = find(name)
-        typer.echo(f"{name:36}{tree.get('rounds')} rounds of {tree['model']['name']} on {tree['data']['name']}")
+app.add_typer(deploy_app, name="deploy")
 
 
 def _print_version(wanted: bool) -> None:

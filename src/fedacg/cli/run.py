@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedacg.cli import completion
-from fedacg.cli.stopping import STOPPED, interruptible
+from fedacg.cli import STOPPED, completion, interruptible
 from fedacg.config.recipe import Tree, find, override, with_method
 from fedacg.core.files import parse_folder, safe_name
 from fedacg.errors import InputError, unknown
@@ -84,12 +83,12 @@ def run(
     if method:
         tree = with_method(tree, method)
     tree = override(tree, settings or [])
-    from fedacg.bench.folders import folder_name
+    from fedacg.bench.grid import folder_name
     from fedacg.config.experiment import Experiment
 
     experiment = Experiment.parse(tree)
     name = safe_name(f"{experiment.name}-{folder_name(experiment)}")
-    from fedacg.bench.folders import place_run
+    from fedacg.bench.grid import place_run
 
     folder = out or place_run(Path("runs"), name, experiment, reuse=resume or overwrite)
     # Imported only now, as in every command: an error in a setting need not wait for torch.
@@ -159,13 +158,12 @@ def compare(
     experiments = by_method(tree, parse_names(methods), parse_seeds(seeds) if seeds else [])
     from rich.console import Console
 
-    from fedacg.bench.folders import place_several
-    from fedacg.report.coming import planned
+    from fedacg.bench.grid import place_several
     from fedacg.runs.build import check_methods
     from fedacg.runs.folder import is_finished
     from fedacg.runs.loggers import make_loggers
     from fedacg.runs.progress import make_progress
-    from fedacg.runs.session import Session
+    from fedacg.runs.session import Session, announce_runs
 
     check_methods(experiments.values())
     console = Console()
@@ -187,7 +185,7 @@ def compare(
     with Session(first.engine, len(missing)) as session:
         try:
             rounds = {folder / name: each.rounds for name, each in missing.items()}
-            with interruptible(), planned(folder, rounds), progress:
+            with interruptible(), announce_runs(folder, rounds), progress:
                 for _ in session.play_each(
                     missing, folder, resume=resume, overwrite=overwrite, callbacks=looking_on
                 ):
@@ -204,7 +202,7 @@ def compare(
 
 def _varied(tree: Tree, vary: str) -> Tree:
     """The tree with the seeds of all other streams fixed to the recipe's."""
-    from fedacg.config.section import STREAMS
+    from fedacg.config.fields import STREAMS
 
     for name in (names := parse_names(vary)):
         if name not in STREAMS:
@@ -255,7 +253,7 @@ def _headline(result: "Result") -> list[tuple[str, str]]:
 
 
 def _goals(result: "Result") -> list[tuple[str, str]]:
-    from fedacg.config.goals import Goal
+    from fedacg.config.fields import Goal
 
     reached = result.summary["rounds_to"]
     goals = {key: Goal.parse(key) if "=" in key else Goal.accuracy(float(key)) for key in reached}

@@ -1,11 +1,12 @@
-"""`fedacg sweep`: one experiment over a grid of settings."""
+"""`fedacg sweep` and `fedacg tune`: a grid of settings, or settings tuned by validation for every method."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedacg.cli import completion
+from fedacg.cli import completion, interruptible
 from fedacg.cli.run import (
     AGAIN,
     DryRun,
@@ -17,10 +18,11 @@ from fedacg.cli.run import (
     Seeds,
     Set,
     out_option,
+    parse_names,
     parse_seeds,
+    refuse_options,
     stopped,
 )
-from fedacg.cli.stopping import interruptible
 from fedacg.config.recipe import Tree, find, override, with_method
 from fedacg.core.files import safe_name
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedacg.bench.grid import Axis, Point
+    from fedacg.config.experiment import Experiment
 
 
 def sweep(
@@ -65,8 +68,7 @@ def sweep(
     from rich.console import Console
 
     from fedacg.cli.multi_run import announce, display, names_of, play_missing
-    from fedacg.report.coming import planned
-    from fedacg.runs.session import Session
+    from fedacg.runs.session import Session, announce_runs
 
     console = Console()
     with Session(next(iter(runs.values())).engine, len(runs)) as session:
@@ -76,7 +78,7 @@ def sweep(
                 if dry_run:
                     return
                 rounds = {place: run.rounds for place, run in runs.items()}
-                with planned(folder, rounds), display(console, quiet, runs) as progress:
+                with announce_runs(folder, rounds), display(console, quiet, runs) as progress:
                     whole = play_missing(session, runs, names_of(runs), progress, log or [])
         except KeyboardInterrupt:
             raise stopped(console, AGAIN, runs) from None
@@ -87,8 +89,7 @@ def sweep(
 
 def _default_folder(tree: Tree, axes: "list[Axis]", seeds: list[int], resume: bool) -> Path:
     """runs/NAME-sweep, or another where that holds a sweep of other settings."""
-    from fedacg.bench.folders import place_several
-    from fedacg.bench.grid import expand
+    from fedacg.bench.grid import expand, place_several
     from fedacg.config.experiment import Experiment
 
     root = Path("runs") / safe_name(f"{Experiment.parse(tree).name}-sweep")
@@ -105,5 +106,86 @@ def _show(console: "Console", axes: "list[Axis]", points: "list[Point]", folder:
     if quiet:
         typer.echo(folder / "index.html")
         return
+    console.print()
+    show(console, written.table, written.notes, written.paths)
+
+
+def tune(
+    recipe: Recipe,
+    methods: Annotated[str, typer.Option("--methods", "-m", help="Comma-separated names.")],
+    trials: Annotated[int, typer.Option("--trials", "-n", help="Trials per method.")] = 15,
+    strategy: Annotated[
+        str, typer.Option("--strategy", help="random, or halving: only the best third of each stage goes on.")
+    ] = "random",
+    lr: Annotated[
+        str | None,
+        typer.Option("--lr", help="Learning rates to try, a list or a range; 0.003..0.3 by default, - for none."),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", "-g", help="A further key and its values, as in local.clip=0,10."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="Play what was chosen with each of these, and compare by that.")
+    ] = None,
+    settings: Set = None,
+    out: Annotated[Path | None, out_option("The folder for trials and report; runs/NAME-tune by default.")] = None,
+    resume: ResumeMany = False,
+    log: Log = None,
+    quiet: Quiet = False,
+) -> None:
+    """Tune methods with the same budget: trials in a declared space, chosen by validation."""
+    refuse_options(settings or [])
+    tree = override(find(recipe), settings or [])
+    from fedacg.config.experiment import Experiment
+
+    first = Experiment.parse(tree)
+    root = out or Path("runs") / safe_name(f"{first.name}-tune")
+    from fedacg.bench.grid import parse_axis
+    from fedacg.bench.tuning import RATES, Study
+
+    more = {axis.key: axis.values for axis in map(parse_axis, grid or [])}
+    rates = RATES if lr is None else [] if lr == "-" else parse_names(lr)
+    names = parse_names(methods)
+    study = Study(
+        tree,
+        names,
+        root,
+        trials=trials,
+        strategy=strategy,
+        rates=rates,
+        more=more,
+        seeds=parse_seeds(seeds) if seeds else (),
+    )
+    if out is None:
+        study.make_room(reuse=resume)
+    folder = study.out
+    from rich.console import Console
+
+    from fedacg.bench.tune_report import table, write
+    from fedacg.cli.multi_run import announce, display, names_of, play_missing, show
+    from fedacg.runs.session import Session
+
+    console = Console()
+    begun: list[Path] = []
+
+    def play(runs: Mapping[Path, "Experiment"]) -> None:
+        begun.extend(runs)
+        announce(console, session, runs, folder, resume=resume, quiet=quiet)
+        with display(console, quiet, runs) as progress:
+            play_missing(session, runs, names_of(runs), progress, log or [])  # one that diverged scores nothing
+
+    with Session(first.engine, trials * len(names)) as session:
+        try:
+            with interruptible():
+                found = study.play(play)
+        except KeyboardInterrupt:
+            raise stopped(console, AGAIN, begun) from None
+    written = write(study, found)
+    if quiet:
+        typer.echo(folder / "index.html")
+        return
+    console.print()
+    console.print(table(found))
     console.print()
     show(console, written.table, written.notes, written.paths)

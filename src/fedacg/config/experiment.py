@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from fedacg.config.fields import Incidental, Section, is_incidental
 from fedacg.config.participation import (
     AsynchronousSettings,
     ClockSettings,
@@ -20,7 +21,6 @@ from fedacg.config.participation import (
     PopulationSettings,
 )
 from fedacg.config.recipe import write_toml
-from fedacg.config.section import Incidental, Section, is_incidental
 from fedacg.config.sections import (
     AnalysisSettings,
     CallbackSettings,

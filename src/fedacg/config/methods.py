@@ -1,21 +1,21 @@
-"""Methods by name, without torch: names parsed, options completed and checked.
+"""Methods by name, without torch: the whole catalogue, names parsed, options completed and checked.
 
-Names are composed: `fedprox+acg` is FedProx with FedACG's server rule. catalogue/ lists what there is;
+Names are composed: `fedprox+acg` is FedProx with FedACG's server rule. catalogue/ has the entries;
 methods/ builds a method from its name: an entry names its function as `package.module:function`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TypeVar
 
-from fedacg.config.catalogue import BASELINES, METHODS, MODIFIERS
-from fedacg.config.catalogue.entry import Entry, Modifier, Option, fraction, positive, rate
+from fedacg.config.catalogue import PARTS, Entry, Modifier, Option, clients, fraction, positive, rate, servers
 from fedacg.core.plugins import announced, is_plugin, load
 from fedacg.errors import InputError, SettingError, unknown
 
 __all__ = [
     "BASELINES",
+    "GROUPS",
     "METHODS",
     "MODIFIERS",
     "Composition",
@@ -32,6 +32,21 @@ __all__ = [
     "positive",
     "rate",
 ]
+
+GROUPS: dict[str, tuple[Entry, ...]] = {
+    "The server's step": servers.SERVER_STEPS,
+    "What clients minimise": clients.OBJECTIVES,
+    "The local step": clients.LOCAL_STEPS,
+    "Control variates and duals": servers.VARIATES,
+    "The upload": servers.UPLOADS,
+}
+"""The methods, grouped by what they change."""
+METHODS: dict[str, Entry] = {
+    entry.name: replace(entry, group=group) for group, entries in GROUPS.items() for entry in entries
+}
+BASELINES: dict[str, Entry] = {entry.name: replace(entry, group="Baselines") for entry in servers.BASELINES}
+"""Baselines: run like methods, but not federated methods themselves."""
+MODIFIERS: dict[str, Modifier] = {modifier.name: modifier for modifier in PARTS}
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fedacg.config.names import GIVEN, PROFILES
-from fedacg.config.section import Section, named
+from fedacg.config.catalogue import GIVEN, PROFILES
+from fedacg.config.fields import Section, named
 from fedacg.core.files import MOST_TEXT, read_whole
 from fedacg.errors import InputError, SettingError, unknown
 

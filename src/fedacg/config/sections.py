@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from fedacg.config import methods
-from fedacg.config.goals import Goal
-from fedacg.config.names import CALLBACKS, DATA_SETS, GIVEN, MODELS, SPLITS
-from fedacg.config.section import Incidental, Section, named
+from fedacg.config.catalogue import CALLBACKS, DATA_SETS, GIVEN, MODELS, SPLITS
+from fedacg.config.fields import Goal, Incidental, Section, named
 from fedacg.core.plugins import may_import
 from fedacg.errors import SettingError, unknown
 
@@ -294,7 +293,7 @@ class EngineSettings(Section):
     """Where and how the local work is done; it affects the result by rounding at most."""
 
     name: Incidental[Literal["auto", "serial", "processes", "ray"]] = "auto"
-    """`auto` is `serial` for too little work to start workers, else `processes` (runs/engine_choice.py)."""
+    """`auto` is `serial` for too little work to start workers, else `processes` (runs/choices.py)."""
     workers: Incidental[int] = Field(0, ge=0)
     """Number of workers, one thread each; 0 starts one per core, or per CPU of a Ray cluster."""
     fuse: Literal["auto", "on", "off"] = "auto"

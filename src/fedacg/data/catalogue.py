@@ -12,7 +12,7 @@ import torch
 from fedacg import errors
 from fedacg.config.sections import DataSettings
 from fedacg.core.randomness import numpy_generator
-from fedacg.data import files, folder, own, splits
+from fedacg.data import files, own_data, own_tables, splits
 from fedacg.data.examples import (
     Contents,
     Dataset,
@@ -28,8 +28,7 @@ from fedacg.data.examples import (
 )
 from fedacg.data.files import data_root
 from fedacg.data.pipelines import Augment, ImagePipeline, PlainPipeline
-from fedacg.data.sources import celeba, cifar, digits, femnist, idx, shakespeare, synthetic, tiny_imagenet
-from fedacg.data.sources.base import Source
+from fedacg.data.sources import Source, built_in, celeba, cifar, femnist, idx, shakespeare, tiny_imagenet
 from fedacg.errors import DataDamaged, InputError
 
 BUILT_IN = "built in"
@@ -146,13 +145,13 @@ def load(name: str, *, path: str = "", augment: bool = False, partial: bool = Fa
     _check_path(name, path)
     _check_partial(name, partial)
     if _is_own(name):
-        whole = folder.read(path) if name == FOLDER else own.from_function(name)
+        whole = own_tables.read_folder(path) if name == FOLDER else own_data.from_function(name)
         return replace(whole, pipeline=_pipeline(whole.name, whole.pipeline, augment))
     if name == SYNTHETIC:
         raise InputError("data.name = synthetic: is generated client by client and cannot be loaded as one set")
     facts = FACTS[name]
     pipeline = _pipeline(name, facts.pipeline, augment)
-    contents = digits.read() if facts.source is None else _read(name, partial=partial)
+    contents = built_in.read_digits() if facts.source is None else _read(name, partial=partial)
     origin = None if facts.source is None else Origin.of(contents)
     return Dataset(
         name, contents.train, contents.test, pipeline, facts.classes, facts.shape, contents.owners, origin
@@ -171,7 +170,7 @@ def _read(name: str, *, partial: bool, fresh: bool = False) -> Contents:
 
 
 def _built_in() -> Origin:
-    contents = digits.read()
+    contents = built_in.read_digits()
     return Origin(BUILT_IN, len(contents.train), len(contents.test), None, ())
 
 
@@ -255,7 +254,7 @@ def _synthetic(settings: DataSettings, seed: int) -> FederatedData:
         raise InputError("data.augment = true: synthetic is not augmented; must be false")
     _check_path(settings.name, settings.path)
     _check_partial(settings.name, settings.partial)
-    return synthetic.federate(settings.clients, settings.alpha, settings.beta, seed)
+    return built_in.federate_synthetic(settings.clients, settings.alpha, settings.beta, seed)
 
 
 def _check_path(name: str, path: str) -> None:
@@ -274,3 +273,13 @@ def _is_own(name: str) -> bool:
         known = errors.unknown("data set", name, NAMES)
         raise InputError(f"{known}, or module:function for one of your own")
     return name == FOLDER or name not in NAMES
+
+
+def there(name: str) -> Origin | None:
+    """The copy of a data set in one of the searched places, read now if it was not before."""
+    if name not in FACTS:
+        return None
+    found = survey(name)
+    if found.problem or not isinstance(found.place, Path):
+        return None
+    return found.origin or check(name)

@@ -13,8 +13,7 @@ from typing import Protocol, overload, runtime_checkable
 import torch
 from torch import Tensor
 
-from fedacg.core.devices import spare
-from fedacg.core.inputs import Inputs, each, join
+from fedacg.core.tensors import Inputs, each, join, spare
 from fedacg.core.vector import FlatModel
 
 _CHUNK = 4096

@@ -1,16 +1,26 @@
-"""Sources of the data sets: addresses and checksums of downloads, and instructions for manual ones.
+"""Origins of the data sets: addresses and checksums, downloads, instructions for manual ones, published counts.
 
-Also the published counts of the complete sets, and how a copy differs from them.
-
-download.py does the downloading. Errors take their advice from here, so that none suggests a download that does
-not exist.
+A downloaded file appears under its name only when it is complete and correct. Errors take their advice from here,
+so that none suggests a download that does not exist.
 """
 
+import hashlib
+import http.client
+import urllib.error
+import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
+from fedacg import errors
+from fedacg.config.catalogue import DATA_SETS
 from fedacg.data.examples import Contents, Examples, labels
+from fedacg.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -143,3 +153,98 @@ PUBLISHED: dict[str, Published] = {
     # Roles as LEAF's script finds them; the cut is this project's own.
     "shakespeare": Published(3_794_066, 361_605, clients=1_130),
 }
+
+
+# Downloads
+
+
+TIMEOUT = 60.0
+_BLOCK = 1 << 18
+
+
+def download(name: str, root: Path, console: Console | None = None) -> list[Path]:
+    """Download the files of a data set to a data root and return them; none for one that is built in."""
+    if name not in DATA_SETS:
+        raise errors.unknown("data set", name, DATA_SETS)
+    if name in BY_HAND:
+        raise InputError(
+            f"{name} has no direct download. By hand: {BY_HAND[name]}\n"
+            f"below the data root, which is {root} (FEDACG_DATA sets the folder)"
+        )
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console) as progress:
+        return [fetch(remote, root, progress) for remote in REMOTES.get(name, ())]
+
+
+def fetch(remote: Remote, root: Path, progress: Progress) -> Path:
+    """Download one file, unless it is there already with the right checksum."""
+    path = root / remote.place
+    task = progress.add_task(path.name, total=None)
+    made: list[Path] = []
+    try:
+        if path.is_file() and _md5_of(path) == remote.md5:
+            progress.update(task, total=1, completed=1)
+            return path
+        made += [folder for folder in path.parents if not folder.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            partial = Path(file.name)
+    except OSError as error:
+        _remove_empty(made)
+        raise InputError(
+            f"cannot read and write {path.parent}: {error.strerror} (FEDACG_DATA sets the folder)"
+        ) from None
+    try:
+        found = _stream(remote.url, partial, progress, task)
+        if found != remote.md5:
+            raise _by_hand(remote, path, f"the download has the md5 {found}")
+        partial.chmod(0o644)
+        partial.replace(path)
+    except urllib.error.HTTPError as answer:
+        with answer:
+            raise _by_hand(remote, path, f"the server answers {answer.code} {answer.reason}") from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise _by_hand(remote, path, str(reason) or type(error).__name__) from None
+    finally:
+        partial.unlink(missing_ok=True)
+        if not path.exists():
+            _remove_empty(made)
+    return path
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders that were made in vain, the innermost first, if they are empty."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _stream(url: str, path: Path, progress: Progress, task: TaskID) -> str:
+    """Write the response to a file as it arrives; return its md5."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, path.open("wb") as file:
+        length = answer.headers.get("Content-Length", "")
+        total = int(length) if length.isdigit() else None
+        progress.update(task, total=total)
+        received = 0
+        while block := answer.read(_BLOCK):
+            file.write(block)
+            digest.update(block)
+            received += len(block)
+            progress.update(task, completed=received)
+    if total is not None and received < total:
+        raise ConnectionError(f"the connection ended after {received} of {total} bytes")
+    return digest.hexdigest()
+
+
+def _md5_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _by_hand(remote: Remote, path: Path, reason: str) -> InputError:
+    return InputError(
+        f"could not download {remote.url}: {reason}\n"
+        f"By hand: get this file (md5 {remote.md5}) with any tool and put it at\n  {path}"
+    )

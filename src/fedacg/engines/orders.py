@@ -14,7 +14,7 @@ import cloudpickle
 import torch
 from numpy.typing import NDArray
 
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
 from fedacg.engines.shared_memory import Frozen, Place
 from fedacg.simulation.engine import Held, Job, Task
 from fedacg.simulation.scoring import Evaluation

@@ -5,7 +5,7 @@ The processes are in process_pool.py; scheduling and replacing them in superviso
 
 from collections.abc import Iterator, Sequence
 
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
 from fedacg.engines.orders import (
     Broadcast,
     Room,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
 from fedacg.simulation.engine import ClientMemory, Held, Job, See, Task, Training, chunks, groups, recall
 from fedacg.simulation.scoring import Evaluation, total
 from fedacg.simulation.worker import Worker

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedacg.core.messages import Kinds
+from fedacg.core.round import Kinds
 from fedacg.errors import RunError
 
 _ALIGNMENT = 64

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from fedacg.core.messages import Kind
+from fedacg.core.round import Kind
 from fedacg.engines.orders import Evaluate, Evaluated, Fact, Failed, Order, Outcome, Prepare, Train
 from fedacg.engines.shared_memory import Segment, room
 from fedacg.errors import RunError

@@ -13,20 +13,20 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedacg import __version__
 from fedacg.config.experiment import Experiment
 from fedacg.core.vector import Layout
-from fedacg.data import folder
+from fedacg.data import own_tables
 from fedacg.data.examples import Examples, FederatedData
 from fedacg.engines import Job, one_thread
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError, RunError
 from fedacg.flower import sealed
-from fedacg.flower.options import NodeOptions, has_own_data, node_options, read_experiment
+from fedacg.flower.deployment import NodeOptions, has_own_data, node_options, read_experiment
 from fedacg.flower.records import Announcement, Order, announcement, read_order, tested, unpack, upload
 from fedacg.runs.build import load_data, make_job, prepare
 from fedacg.runs.client_states import ClientStates
 from fedacg.simulation.worker import Worker
-from fedacg.version import __version__
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _own(experiment: Experiment, options: NodeOptions) -> NodeData:
     path = Path(options.data).expanduser().resolve()
     if not path.is_dir():
         raise InputError(f"node config: data = {options.data}: there is no such folder")
-    whole = folder.read_clients([path])
+    whole = own_tables.read_clients([path])
     mine = OnlyClient(whole.train)
     data = FederatedData(whole.name, mine, whole.test, whole.pipeline, whole.classes, whole.shape)
     return NodeData(options.client or path.name, whole.train, data)

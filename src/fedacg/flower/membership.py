@@ -18,10 +18,9 @@ from fedacg.core.files import write_whole
 from fedacg.data.examples import Examples, FederatedData, TensorExamples
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.errors import InputError, RunError
-from fedacg.flower.checks import EXAMPLES_FACTOR, Refused
-from fedacg.flower.options import ServerOptions
+from fedacg.flower.checks import EXAMPLES_FACTOR, Refused, Remembered, middle
+from fedacg.flower.deployment import ServerOptions
 from fedacg.flower.records import Announcement
-from fedacg.flower.usual import Remembered, middle
 
 FILE = "federation.json"
 _CLASSES_FACTOR = 10
@@ -40,7 +39,7 @@ class Membership:
     classes: int = 0
     shape: tuple[int, ...] = ()
     norms: dict[str, list[Remembered]] = field(default_factory=dict)
-    """What is usual (usual.py), by what is measured."""
+    """What is usual (checks.py), by what is measured."""
 
     @classmethod
     def open(cls, folder: Path) -> "Membership":

@@ -15,10 +15,10 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from fedacg import __version__
 from fedacg.flower.checks import Refused
 from fedacg.flower.membership import Roll
 from fedacg.flower.records import Announcement, read_announcement
-from fedacg.version import __version__
 
 _PAUSE = 1.0
 """Seconds between polls for replies, more when many are awaited."""

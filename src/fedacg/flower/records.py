@@ -12,12 +12,10 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedacg.core import messages
-from fedacg.core.round import Round
+from fedacg.core.round import Message, Round, is_encoded
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import InputError
-from fedacg.flower.checks import MAX_EXAMPLES, Refused, Shaped, check_size, plain, read_arrays
-from fedacg.flower.usual import Measured
+from fedacg.flower.checks import MAX_EXAMPLES, Measured, Refused, Shaped, check_size, plain, read_arrays
 from fedacg.simulation.engine import Answer, Job, Task
 from fedacg.simulation.scoring import Evaluation
 
@@ -75,7 +73,7 @@ class Announcement:
     version: str
 
 
-def pack(message: messages.Message) -> ArrayRecord:
+def pack(message: Message) -> ArrayRecord:
     return ArrayRecord({name: Array(vector.numpy()) for name, vector in message.items()})
 
 
@@ -136,7 +134,7 @@ class UploadReader:
         message = {name: torch.from_numpy(values.copy()) for name, values in found.items()}
         norms = {}
         for name, payload in message.items():
-            vector = self._chain.decode(payload, self._like) if messages.is_encoded(name) else payload
+            vector = self._chain.decode(payload, self._like) if is_encoded(name) else payload
             norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
             if not norm <= self._max_norm:
                 raise Refused(f"array {name!r} has the norm {norm:g}, at most {self._max_norm:g} is accepted")

@@ -29,8 +29,8 @@ from flwr.server.workflow.secure_aggregation.secaggplus_workflow import Workflow
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedacg.core.messages import BESIDE, is_encoded
-from fedacg.core.messages import Message as Vectors
+from fedacg.core.round import BESIDE, is_encoded
+from fedacg.core.round import Message as Vectors
 from fedacg.flower.checks import Refused
 from fedacg.flower.nodes import ask
 from fedacg.methods.dp import promise_of

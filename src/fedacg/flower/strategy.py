@@ -23,8 +23,17 @@ from numpy.typing import NDArray
 
 from fedacg import methods
 from fedacg.errors import InputError
-from fedacg.flower.checks import EXAMPLES_FACTOR, MAX_EXAMPLES, MAX_NORM, NORM_FACTOR, plain, read_arrays, sort_out
-from fedacg.flower.usual import Measured, MedianBound
+from fedacg.flower.checks import (
+    EXAMPLES_FACTOR,
+    MAX_EXAMPLES,
+    MAX_NORM,
+    NORM_FACTOR,
+    Measured,
+    MedianBound,
+    plain,
+    read_arrays,
+    sort_out,
+)
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Part
 from fedacg.methods.rules import Average, ServerRule, State, Totals

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from fedacg.core.accounting import Banded, Gaussian, Mechanism
-from fedacg.core.messages import Message
-from fedacg.core.round import Round
+from fedacg.core.round import Message, Round
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.method import Method
 from fedacg.methods.rules import Reply, ServerRule, StandIn, State, Term, Totals

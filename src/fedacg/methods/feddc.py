@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from fedacg.core.messages import Message
-from fedacg.core.round import Round
+from fedacg.core.round import Message, Round
 from fedacg.core.vector import add_scaled
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Empirical

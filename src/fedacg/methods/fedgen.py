@@ -36,7 +36,7 @@ from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Empirical, Forward, Loss
 from fedacg.methods.rules import Around, Average, Network, Reply, ServerRule, State, Totals
 from fedacg.methods.visit import Assignment, Departure
-from fedacg.models.staged import StagedModel
+from fedacg.models.networks import StagedModel
 
 NOISE, HIDDEN, BATCH = 32, 64, 64
 """Entries of ε, hidden units of G, and examples of one of its training steps."""

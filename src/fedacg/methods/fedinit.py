@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
 from fedacg.errors import InputError
 from fedacg.methods.fedavg import fedavg
 from fedacg.methods.method import Method

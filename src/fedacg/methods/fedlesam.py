@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Gradient, LocalStep
 from fedacg.methods.rules import Average

@@ -15,7 +15,7 @@ from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Forward, Loss
 from fedacg.methods.rules import Average
 from fedacg.methods.visit import Assignment
-from fedacg.models.staged import StagedModel
+from fedacg.models.networks import StagedModel
 
 
 class Branches(Loss):

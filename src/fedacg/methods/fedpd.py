@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
 from fedacg.methods.feddyn import DynamicRegulariser, DynamicServer
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical

@@ -26,7 +26,7 @@ from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Forward, Loss
 from fedacg.methods.rules import Average
 from fedacg.methods.visit import Assignment, Departure
-from fedacg.models.staged import StagedModel
+from fedacg.models.networks import StagedModel
 
 _ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Tanh, nn.Sigmoid)
 

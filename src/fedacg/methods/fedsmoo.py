@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from fedacg.core.messages import Message
-from fedacg.core.round import Round
+from fedacg.core.round import Message, Round
 from fedacg.methods.feddyn import DynamicRegulariser, DynamicServer
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Gradient, LocalStep

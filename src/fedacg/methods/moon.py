@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, softplus
 
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Forward, Loss
 from fedacg.methods.rules import Average
 from fedacg.methods.visit import Assignment
-from fedacg.models.staged import StagedModel
+from fedacg.models.networks import StagedModel
 
 
 class Contrastive(Loss):

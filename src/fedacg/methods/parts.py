@@ -13,10 +13,10 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedacg.core.inputs import Inputs, call
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
+from fedacg.core.tensors import Inputs, call
 from fedacg.methods.visit import Assignment, Departure
-from fedacg.models.staged import StagedModel
+from fedacg.models.networks import StagedModel
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """From the model's outputs and the labels to the mean loss of a batch."""

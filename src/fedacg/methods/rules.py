@@ -14,8 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedacg.core.messages import Message
-from fedacg.core.round import Round
+from fedacg.core.round import Message, Round
 from fedacg.errors import InputError
 
 State = Mapping[str, Tensor]

@@ -18,8 +18,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedacg.core.messages import Message
-from fedacg.core.round import Round
+from fedacg.core.round import Message, Round
 from fedacg.errors import InputError
 from fedacg.methods.dp import ClipTogether
 from fedacg.methods.method import Method

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedacg.core.messages import Message
+from fedacg.core.round import Message
 
 
 @dataclass(frozen=True)

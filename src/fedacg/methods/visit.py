@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedacg.config.sections import LocalSettings
-from fedacg.core.messages import BESIDE, Message
-from fedacg.core.round import Round
+from fedacg.core.round import BESIDE, Message, Round
 from fedacg.core.vector import FlatModel, as_rows
 from fedacg.errors import InputError
 from fedacg.methods.upload import Chain, Memory

@@ -16,19 +16,21 @@ from torch.overrides import TorchFunctionMode
 from fedacg.core.plugins import is_plugin, load_function
 from fedacg.errors import InputError, unknown
 from fedacg.models import factorised
-from fedacg.models.convolutional import (
+from fedacg.models.networks import (
     CELEBA_SMALLEST,
     CNN_SMALLEST,
     FEMNIST_SMALLEST,
     LENET_SMALLEST,
+    StagedModel,
     celeba_cnn,
     cnn,
     femnist_cnn,
     lenet,
+    logistic,
+    lstm,
+    mlp,
     resnet18,
 )
-from fedacg.models.dense import logistic, lstm, mlp
-from fedacg.models.staged import StagedModel
 
 __all__ = ["NAMES", "StagedModel", "build"]
 

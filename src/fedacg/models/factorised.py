@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, linear
 
 from fedacg.errors import InputError
-from fedacg.models.staged import StagedModel
+from fedacg.models.networks import StagedModel
 
 
 class FactorisedLinear(nn.Module):

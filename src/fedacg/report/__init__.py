@@ -9,8 +9,9 @@ from pathlib import Path
 
 from fedacg.core import files
 from fedacg.errors import InputError
-from fedacg.report import card, clients_picture, curves, differences, federation_time, labels_picture, page
+from fedacg.report import federation_time, page, pictures
 from fedacg.report.cells import TerminalTable, to_latex, to_markdown
+from fedacg.report.chapters import card_parts, differences_parts
 from fedacg.report.labels import Split, splits_of
 from fedacg.report.runs import Group, find_runs, group_runs, load_run
 from fedacg.report.series import Axis, Material, gather
@@ -62,11 +63,11 @@ def write(
         "table.tex": to_latex(material.columns).encode(),
         **_pictures(material, splits.found, each_seed),
     }
-    static = curves.render(curves.draw(material.curves, Axis.ROUNDS, material.targets), "png", dpi=100)
-    told, files_told = differences.parts(material)
+    static = pictures.render(pictures.draw_curves(material.curves, Axis.ROUNDS, material.targets), "png", dpi=100)
+    told, files_told = differences_parts(material)
     timed, files_timed = federation_time.parts(material, clocks)
     others = [folder for folder in spent if folder.resolve() not in {run.folder.resolve() for run in runs}]
-    facts, files_of_card = card.parts([*runs, *map(load_run, others)])
+    facts, files_of_card = card_parts([*runs, *map(load_run, others)])
     chapters = [*([chapter] if chapter else []), *told, *timed, facts]
     content["index.html"] = page.render(material, splits, chapters=chapters, picture=static).encode()
     content.update({**files_told, **files_timed, **files_of_card, **(beside or {})})
@@ -77,16 +78,16 @@ def write(
 
 def _pictures(material: Material, splits: Sequence[Split], each_seed: bool) -> dict[str, bytes]:
     figures = {
-        f"curves-{axis}": curves.draw(material.curves, axis, material.targets, each_seed=each_seed)
+        f"curves-{axis}": pictures.draw_curves(material.curves, axis, material.targets, each_seed=each_seed)
         for axis in Axis
     }
     for place, split in enumerate(splits, start=1):
         name = "split" if len(splits) == 1 else f"split-{place}"
-        figures[name] = labels_picture.draw(split.held, split.figures, split.title)
-    if measured := clients_picture.gather(material.groups, material.curves):
-        figures["clients"] = clients_picture.draw(measured)
+        figures[name] = pictures.draw_labels(split.held, split.figures, split.title)
+    if measured := pictures.gather_clients(material.groups, material.curves):
+        figures["clients"] = pictures.draw_clients(measured)
     kinds = ("png", "pdf")
-    return {f"{name}.{kind}": curves.render(each, kind) for name, each in figures.items() for kind in kinds}
+    return {f"{name}.{kind}": pictures.render(each, kind) for name, each in figures.items() for kind in kinds}
 
 
 def _place(content: dict[str, bytes], out: Path) -> tuple[Path, ...]:

@@ -17,7 +17,7 @@ from fedacg.config.participation import ClockSettings, split_trace
 from fedacg.core import plugins
 from fedacg.core.output import csv_text
 from fedacg.errors import InputError
-from fedacg.report import curves
+from fedacg.report import pictures
 from fedacg.report.cells import Cell, Column, percent, to_markdown
 from fedacg.report.page import Chapter, Picture
 from fedacg.report.runs import Group, Run
@@ -51,15 +51,15 @@ def parts(material: Material, profiles: Sequence[str]) -> tuple[list[Chapter], d
     if not names:
         return [], {}
     found: dict[str, list[Times]] = {}
-    pictures: list[Picture] = []
+    drawn: list[Picture] = []
     files: dict[str, bytes] = {}
     for name in names:
         groups = _timed(material.groups, name)
         found[name] = [_times(group, material.targets) for group in groups]
-        figure = curves.draw(curves_of(groups), Axis.SECONDS, material.targets)
+        figure = pictures.draw_curves(curves_of(groups), Axis.SECONDS, material.targets)
         short = _short(name).removesuffix(".csv")
-        files |= {f"curves-{short}.{kind}": curves.render(figure, kind) for kind in ("png", "pdf")}
-        pictures.append(
+        files |= {f"curves-{short}.{kind}": pictures.render(figure, kind) for kind in ("png", "pdf")}
+        drawn.append(
             Picture(
                 name=f"clock-{short}",
                 title=f"Accuracy over time: {short}",
@@ -68,13 +68,13 @@ def parts(material: Material, profiles: Sequence[str]) -> tuple[list[Chapter], d
                     f"{group.label}: {_shown(statistics.fmean(times.totals))} in all"
                     for group, times in zip(groups, found[name], strict=True)
                 ),
-                png=curves.render(figure, "png"),
+                png=pictures.render(figure, "png"),
             )
         )
     columns = _columns(material, found)
     files["clock.md"] = f"{to_markdown(columns)}\n{WORDS}\n".encode()
     files["clock.csv"] = _csv(material, found).encode()
-    return [Chapter("Seconds of a federation", WORDS, columns, pictures)], files
+    return [Chapter("Seconds of a federation", WORDS, columns, drawn)], files
 
 
 def _short(profile: str) -> str:

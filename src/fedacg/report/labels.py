@@ -1,6 +1,6 @@
 """The distribution of labels over clients: counts, figures, and rows of shaded cells for a terminal.
 
-`labels_picture` draws it; `fedacg.data` decides which client holds which examples, and repeats a run's split from
+`pictures` draws it; `fedacg.data` decides which client holds which examples, and repeats a run's split from
 its settings and seed if its data are available.
 """
 

@@ -23,12 +23,12 @@ from urllib.parse import parse_qs, urlsplit
 from fedacg.core.files import open_regular
 from fedacg.errors import InputError
 from fedacg.report import page
-from fedacg.report.coming import Coming, to_come
 from fedacg.report.labels import splits_of
 from fedacg.report.runs import Group, Run, find_runs, group_runs, load_run
 from fedacg.report.series import Material, gather
 from fedacg.runs.folder import EXPERIMENT, MARKER, METRICS, SUMMARY
 from fedacg.runs.history import History
+from fedacg.runs.session import PlannedRun, planned_runs
 from fedacg.simulation.metrics import RoundMetrics
 
 
@@ -88,7 +88,7 @@ class LiveReport:
         self._tails: dict[Path, Tail] = {}
         self._runs: dict[Path, Run] = {}
         self._splits = page.Splits()
-        self._coming: list[Coming] = []
+        self._coming: list[PlannedRun] = []
         self._files, self._deals, self._wait = "", 0, SOONEST
         self._lock = Lock()
         find_runs(folders)  # refuse a folder without a run, as waiting for it would be in vain
@@ -119,7 +119,7 @@ class LiveReport:
 
     def _look(self) -> None:
         """Read what is new, if there is anything."""
-        found, coming = self._find(), to_come(self._folders)
+        found, coming = self._find(), planned_runs(self._folders)
         files = _fingerprint(found, coming)
         if files == self._files:
             return
@@ -174,7 +174,7 @@ def _apart(group: Group) -> list[Group]:
     return [Group(run.label, (run,), group.copy) for run in group.runs]
 
 
-def _fingerprint(folders: Sequence[Path], coming: Sequence[Coming]) -> str:
+def _fingerprint(folders: Sequence[Path], coming: Sequence[PlannedRun]) -> str:
     """Changes when anything that a page shows of these runs does."""
     names = (MARKER, EXPERIMENT, METRICS, SUMMARY)
     states = [(str(folder), [_state(folder / name) for name in names]) for folder in folders]

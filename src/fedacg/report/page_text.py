@@ -15,13 +15,13 @@ from PIL import Image
 
 from fedacg.config.experiment import show
 from fedacg.report.cells import ABSENT, Cell, Column
-from fedacg.report.coming import Coming
 from fedacg.report.labels import LabelCounts, Split
 from fedacg.report.runs import Group, Run, Settings, common, differing
 from fedacg.report.series import Material
 from fedacg.report.style import Style, styles_of
 from fedacg.runs.folder import EXPERIMENT
 from fedacg.runs.history import human_seconds
+from fedacg.runs.session import PlannedRun
 
 _HEAT = (46, 134, 200)
 """The colour of a split's picture; shares set its opacity over the light or dark background."""
@@ -66,7 +66,7 @@ class RunLine:
 class Facts:
     """Everything that the templates say about the runs."""
 
-    def __init__(self, material: Material, coming: Sequence[Coming] = ()) -> None:
+    def __init__(self, material: Material, coming: Sequence[PlannedRun] = ()) -> None:
         groups, runs = material.groups, material.runs
         several = [effective(run.settings) for run in runs]
         self.headline = material.headline

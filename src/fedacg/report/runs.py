@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedacg.config.experiment import Experiment, decisive, flatten, show
-from fedacg.config.goals import Goal
+from fedacg.config.fields import Goal
 from fedacg.config.methods import method_title
 from fedacg.config.participation import split_trace
 from fedacg.core import files

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedacg.config.experiment import show
-from fedacg.config.goals import Goal
+from fedacg.config.fields import Goal
 from fedacg.errors import InputError
 from fedacg.report.cells import Column, columns_of
 from fedacg.report.runs import Group, Run, cautions, goals_of, targets_of

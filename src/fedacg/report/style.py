@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedacg.config.catalogue import METHODS
+from fedacg.config.methods import METHODS
 
 PALETTE = (
     ("#d55e00", "#ff9a4d"),

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from fedacg.config.catalogue import BASELINES
-from fedacg.config.goals import Goal
+from fedacg.config.fields import Goal
+from fedacg.config.methods import BASELINES
 from fedacg.core.output import csv_text
 from fedacg.report.runs import Group
 from fedacg.report.statistics import Sample

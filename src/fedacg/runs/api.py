@@ -11,20 +11,21 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from fedacg import methods
+from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment, parse
-from fedacg.config.names import GIVEN
 from fedacg.config.parameters import NAMES, RunParameters, to_tree
 from fedacg.config.recipe import Tree, read_toml
 from fedacg.core import plugins
 from fedacg.core.files import is_file, parse_folder, read_text
 from fedacg.core.vector import trainable
 from fedacg.data.examples import FederatedData
-from fedacg.data.forms import Client, LazyClients
-from fedacg.data.own import from_pairs
+from fedacg.data.own_data import from_pairs
+from fedacg.data.own_forms import Client, LazyClients
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.parts import LossFunction
 from fedacg.runs.build import Ingredients, prepare, sampling, set_aside
 from fedacg.runs.callbacks import Callback, OnRound, check_callbacks
+from fedacg.runs.choices import choose_layout
 from fedacg.runs.folder import (
     CLIENT_TABLE,
     EXPERIMENT,
@@ -36,7 +37,6 @@ from fedacg.runs.folder import (
     read_summary,
 )
 from fedacg.runs.history import read_metrics
-from fedacg.runs.layout_choice import choose_layout
 from fedacg.runs.model_file import load_model
 from fedacg.runs.progress import describe, make_progress
 from fedacg.runs.provenance import summarise

@@ -11,26 +11,25 @@ import torch
 from torch import nn
 
 from fedacg import methods, models
+from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment
-from fedacg.config.names import GIVEN
 from fedacg.config.participation import CohortSettings, FailureSettings, PopulationSettings
 from fedacg.config.sections import LocalSettings
-from fedacg.core.messages import kind_bytes
 from fedacg.core.plugins import is_plugin, load
 from fedacg.core.randomness import numpy_generator, stream_seed
+from fedacg.core.round import kind_bytes
 from fedacg.core.vector import trainable
 from fedacg.data.catalogue import federate
 from fedacg.data.examples import FederatedData
-from fedacg.data.held_out import draw, hold_out
-from fedacg.data.own import from_pairs
-from fedacg.data.rearranged import hold_out_tests, pool
+from fedacg.data.held_out import draw, hold_out, hold_out_tests, pool
+from fedacg.data.own_data import from_pairs
 from fedacg.engines import Engine
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.dp import promise_of
 from fedacg.methods.method import NEEDS, Method
 from fedacg.models import parameters
 from fedacg.runs.checks import check_fit, check_memory, check_needs, check_numbers
-from fedacg.runs.layout_choice import choose_layout, preference_of
+from fedacg.runs.choices import choose_layout, preference_of
 from fedacg.runs.provenance import checksums
 from fedacg.simulation import fused
 from fedacg.simulation.account import Account

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from fedacg.config.experiment import Experiment, parse
-from fedacg.config.goals import rises
+from fedacg.config.fields import rises
 from fedacg.config.sections import CallbackSettings
 from fedacg.core.plugins import is_plugin, load_function
 from fedacg.data.examples import FederatedData, labels

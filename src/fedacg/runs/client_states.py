@@ -23,9 +23,9 @@ from shutil import rmtree
 
 from safetensors import SafetensorError
 
-from fedacg.core import files, vector_files
-from fedacg.core.messages import Message
-from fedacg.core.vector import CANONICAL, Layout
+from fedacg.core import files
+from fedacg.core.round import Message
+from fedacg.core.vector import CANONICAL, Layout, load_vectors, pack_vectors
 from fedacg.errors import InputError, RunError
 
 _PREFIX, _LOCK = "fedacg-", ".lock"
@@ -142,7 +142,7 @@ class ClientStates:
         if (client, visits[-1]) in self._near:
             return {name: vector.clone() for name, vector in self._near[client, visits[-1]].items()}
         path = self._path(client, visits[-1])
-        vectors, facts = vector_files.load(path, sealed=self._sealed)
+        vectors, facts = load_vectors(path, sealed=self._sealed)
         if facts and facts != _facts(client, visits[-1]):
             raise InputError(f"{path}: damaged: is not the state of this client and round")
         return self._layout.from_canonical(vectors)
@@ -194,7 +194,7 @@ class ClientStates:
         path, state = self._path(client, round), self._layout.to_canonical(self._near[client, round])
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_new(path, vector_files.pack(state, _facts(client, round)))
+            files.write_new(path, pack_vectors(state, _facts(client, round)))
         except (OSError, SafetensorError) as error:
             raise RunError(f"{path}: cannot be written: {error}") from error
         self._unwritten.discard((client, round))

@@ -30,17 +30,17 @@ from typing import IO, Any
 
 from safetensors import SafetensorError
 
+from fedacg import __version__
+from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment
-from fedacg.config.names import GIVEN
 from fedacg.config.recipe import read_toml
-from fedacg.core import files, vector_files
-from fedacg.core.vector import CANONICAL, Layout
+from fedacg.core import files
+from fedacg.core.vector import CANONICAL, Layout, load_vectors, pack_vectors
 from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
 from fedacg.runs.history import History, read_metrics
 from fedacg.simulation.federation import ServerState
 from fedacg.simulation.metrics import RoundMetrics
-from fedacg.version import __version__
 
 MARKER, EXPERIMENT, METRICS = "run.json", "experiment.toml", "metrics.jsonl"
 CHECKPOINT, SUMMARY, MODEL, LOCK = "checkpoint.safetensors", "summary.json", "model.json", ".lock"
@@ -223,7 +223,7 @@ class RunFolder:
             # The lines of the rounds a checkpoint covers reach the disk before it does.
             os.fsync(file.fileno())
             facts = {"format": _FORMAT, "round": str(moment.round)}
-            content = vector_files.pack(self._layout.to_canonical(moment.vectors), facts)
+            content = pack_vectors(self._layout.to_canonical(moment.vectors), facts)
             files.write_whole(self.checkpoint_path, content)
 
     def write_clients(self, table: str) -> None:
@@ -236,7 +236,7 @@ class RunFolder:
         model = {"theta": released(moment.vectors), "buffers": moment.vectors["buffers"]}
         with _writing(self.path / BEST):
             facts = {"format": _FORMAT, "round": str(moment.round)}
-            files.write_whole(self.path / BEST, vector_files.pack(self._layout.to_canonical(model), facts))
+            files.write_whole(self.path / BEST, pack_vectors(self._layout.to_canonical(model), facts))
 
     def rewrite(self, history: History) -> None:
         """Rewrite all lines, as the last has changed."""
@@ -326,7 +326,7 @@ def load_moment(folder: Path, name: str = CHECKPOINT) -> ServerState:
     path = folder / name
     marker = read_marker(folder)
     sealed = marker is not None and not marker.older
-    state, facts = vector_files.load(path, sealed=sealed)
+    state, facts = load_vectors(path, sealed=sealed)
     allowed = [_FORMAT] if sealed else [_FORMAT, _FIRST_FORMAT]
     if facts.get("format") not in allowed:
         raise InputError(f"{path}: format {facts.get('format')!r}, this version reads {' and '.join(allowed)}")

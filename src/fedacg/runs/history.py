@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, overload
 
-from fedacg.config.goals import Goal, rises
+from fedacg.config.fields import Goal, rises
 from fedacg.core import files
 from fedacg.errors import InputError
 from fedacg.simulation.metrics import FIGURES, RoundMetrics

@@ -13,10 +13,10 @@ from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
 from fedacg import models
+from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment
-from fedacg.config.names import GIVEN
+from fedacg.config.fields import Section
 from fedacg.config.recipe import read_toml
-from fedacg.config.section import Section
 from fedacg.core import files, plugins
 from fedacg.core.vector import FlatModel, Layout, clone, sha256, trainable
 from fedacg.errors import DataMissing, InputError, RunError

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedacg import __version__
 from fedacg.config.experiment import Experiment
-from fedacg.config.section import STREAMS
-from fedacg.core.inputs import tensors
+from fedacg.config.fields import STREAMS
+from fedacg.core.tensors import tensors
 from fedacg.core.vector import sha256
 from fedacg.data.examples import Examples, FederatedData
 from fedacg.runs.history import History, Reached
-from fedacg.version import __version__
 
 _CLIENTS, _EACH, _TESTS = 256, 4, 512
 """Most clients, examples of each and test examples in a checksum; they are evenly chosen."""

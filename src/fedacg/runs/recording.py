@@ -20,8 +20,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedacg.config.sections import AnalysisSettings
-from fedacg.core import files, vector_files
-from fedacg.core.vector import CANONICAL, Layout
+from fedacg.core import files
+from fedacg.core.vector import CANONICAL, Layout, load_vectors, pack_vectors
 from fedacg.errors import InputError, RunError
 from fedacg.simulation.replies import Arrivals
 
@@ -94,7 +94,7 @@ class Recorder:
         assert self._draft is not None
         path = self._draft / f"{name}.safetensors"
         try:
-            content = vector_files.pack(self._layout.to_canonical(vectors), _facts(self._round, name))
+            content = pack_vectors(self._layout.to_canonical(vectors), _facts(self._round, name))
             files.write_new(path, content)
             files.sync(path)
         except (OSError, SafetensorError) as error:
@@ -185,7 +185,7 @@ def _are(values: Any, kind: type) -> bool:
 
 def _read(folder: Path, round: int, name: str, vector: str, sealed: bool) -> dict[str, Tensor]:
     path = folder / f"{name}.safetensors"
-    found, facts = vector_files.load(path, sealed=sealed)
+    found, facts = load_vectors(path, sealed=sealed)
     if facts and facts != _facts(round, name):
         raise InputError(f"{path}: damaged: is not what this round recorded under this name")
     if found.keys() != {vector, "buffers"} or any(v.dim() != 1 for v in found.values()):

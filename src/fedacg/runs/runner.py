@@ -21,15 +21,14 @@ from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
 from fedacg.runs.build import Ingredients, plan
 from fedacg.runs.callbacks import AtChance, Callback, RunView, named_callbacks
+from fedacg.runs.checks import bound_to_its_rounds, check_cohorts, check_start_fit, check_states, warm_start
+from fedacg.runs.choices import choose_engine, resumed_layout
 from fedacg.runs.client_states import ROOM, ClientStates, scratch_folder
-from fedacg.runs.engine_choice import choose_engine
 from fedacg.runs.folder import CLIENTS, RunFolder
 from fedacg.runs.history import History
-from fedacg.runs.layout_choice import resumed_layout
 from fedacg.runs.model_file import ModelFile
 from fedacg.runs.provenance import summarise
 from fedacg.runs.recording import Recorder
-from fedacg.runs.start import bound_to_its_rounds, check_cohorts, check_fit, check_states, warm_start
 from fedacg.simulation.clients import ClientFigures, to_csv
 from fedacg.simulation.federation import Federation, ServerState
 from fedacg.simulation.sampling import Presence, Sampler
@@ -122,7 +121,7 @@ def play(
                 recorder.rewind(done)
             federation = planned.federation(engine, memory, [recorder] if recorder else [])
             if moment is not None:
-                check_fit(moment, federation.server)
+                check_start_fit(moment, federation.server)
                 check_states(planned.job, history, memory)
                 if presence is None and not experiment.asynchronous.buffer:
                     check_cohorts(history, federation.sampling)

@@ -1,21 +1,27 @@
 """Many experiments one after another: one engine for all, and data kept while the next one needs the same.
 
-runner.py runs a single experiment.
+runner.py runs a single experiment. What is planned is written to a file, so that others can tell.
 """
 
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from fedacg import engines
 from fedacg.config.experiment import Experiment
 from fedacg.config.sections import EngineSettings
+from fedacg.core import files
 from fedacg.data.examples import FederatedData
 from fedacg.engines import Engine
+from fedacg.errors import InputError
 from fedacg.runs.build import Ingredients, load_data, prepare
 from fedacg.runs.callbacks import Callback
-from fedacg.runs.engine_choice import choose_engine
-from fedacg.runs.folder import is_finished
+from fedacg.runs.choices import choose_engine
+from fedacg.runs.folder import EXPERIMENT, is_finished
 from fedacg.runs.runner import Result, play
 from fedacg.simulation.scoring import Metric
 
@@ -116,3 +122,54 @@ class Session:
                     metrics=metrics,
                 ),
             )
+
+
+# Planned runs of a command, for `fedacg watch`: a file that exists as long as the command
+
+
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that is planned: the name of its folder, and its rounds."""
+
+    name: str
+    rounds: int
+
+
+@contextmanager
+def announce_runs(root: Path, runs: Mapping[Path, int]) -> Iterator[None]:
+    """Announce the runs that this process will start below `root`, with their rounds."""
+    listed = {os.path.relpath(folder, root): rounds for folder, rounds in runs.items()}
+    made = [folder for folder in (root, *root.parents) if not folder.exists()]
+    with suppress(OSError):  # nothing depends on it
+        files.make_folder(root)
+        files.write_whole(root / PLAN, json.dumps({"process": os.getpid(), "runs": listed}).encode())
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            files.remove(root / PLAN)
+            for folder in made:  # it is empty only if no run started
+                folder.rmdir()
+
+
+def planned_runs(folders: Sequence[Path]) -> list[PlannedRun]:
+    """Runs in and directly below these folders that live processes have planned but not started."""
+    found: dict[Path, PlannedRun] = {}
+    for folder in folders:
+        for path in (folder / PLAN, *sorted(folder.glob(f"*/{PLAN}"))):
+            for name, rounds in _read_plan(path).items():
+                if not (path.parent / name / EXPERIMENT).exists():
+                    found[path.parent / name] = PlannedRun(name, rounds)
+    return list(found.values())
+
+
+def _read_plan(path: Path) -> dict[str, int]:
+    try:
+        record = json.loads(files.read_whole(path, files.MOST_TEXT))
+        os.kill(int(record["process"]), 0)
+        return {str(name): int(rounds) for name, rounds in record["runs"].items()}
+    except (OSError, InputError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

@@ -22,8 +22,7 @@ from time import perf_counter
 from typing import Any
 
 from fedacg.config.participation import AsynchronousSettings
-from fedacg.core.messages import Message, message_bytes
-from fedacg.core.round import Round
+from fedacg.core.round import Message, Round, message_bytes
 from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import State, Totals
 from fedacg.simulation.clock import CLOCK, Clock

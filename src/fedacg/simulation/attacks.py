@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedacg.config.participation import FailureSettings
-from fedacg.core.inputs import Inputs
+from fedacg.core.tensors import Inputs
 from fedacg.data.examples import Examples, labels
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedacg.config.names import PROFILES
+from fedacg.config.catalogue import PROFILES
 from fedacg.config.participation import ClockSettings, split_trace
 from fedacg.core.files import MOST_TEXT, read_whole
 from fedacg.core.randomness import numpy_generator

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedacg.core.messages import Message
-from fedacg.models.staged import StagedModel
+from fedacg.core.round import Message
+from fedacg.models.networks import StagedModel
 from fedacg.simulation.replies import Arrivals
 
 

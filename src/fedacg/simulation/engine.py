@@ -15,15 +15,14 @@ from torch.func import functional_call
 
 from fedacg.config.participation import FailureSettings
 from fedacg.config.sections import LocalSettings
-from fedacg.core.devices import Device, count
-from fedacg.core.messages import Kinds, Message, kind_bytes
-from fedacg.core.round import Round
+from fedacg.core.round import Kinds, Message, Round, kind_bytes
+from fedacg.core.tensors import Device, count_devices
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import Clients, Examples, FederatedData, TensorExamples, feed, labels
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
 from fedacg.methods.rules import State
-from fedacg.models.staged import StagedModel
+from fedacg.models.networks import StagedModel
 from fedacg.simulation.scoring import Aim, Evaluation
 
 Held = Literal["test", "validation"]
@@ -292,7 +291,7 @@ def chunks(examples: int, size: int) -> list[tuple[int, int]]:
 
 def check_device(name: Device) -> None:
     """Refuse a device that this machine does not have."""
-    if not count(name):
+    if not count_devices(name):
         missing = f"torch {torch.__version__} finds no such device on this machine; 'cpu' always works"
         raise InputError(f"engine.device = {name!r}: {missing}")
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from torch import Tensor
 
 from fedacg.config.sections import EvaluateSettings
-from fedacg.core.messages import Message
-from fedacg.core.round import Round
+from fedacg.core.round import Message, Round
 from fedacg.methods.rules import State, released
 from fedacg.simulation import clients
 from fedacg.simulation.clients import ClientFigures

@@ -13,8 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fedacg.config.sections import EvaluateSettings
-from fedacg.core.messages import Message, message_bytes
-from fedacg.core.round import Round
+from fedacg.core.round import Message, Round, message_bytes
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import RunError
 from fedacg.methods.rules import State, Totals

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from fedacg.config.sections import LocalSettings
-from fedacg.core.devices import draws_of_layers, set_draws_of_layers
-from fedacg.core.inputs import Inputs
+from fedacg.core.tensors import Inputs, draws_of_layers, set_draws_of_layers
 from fedacg.core.vector import FlatModel, clip
 from fedacg.data.examples import Examples, Pipeline, feed, fetch
 from fedacg.methods.method import Method

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Self
 
-from fedacg.config.goals import ALIASES
+from fedacg.config.fields import ALIASES
 from fedacg.core import files
 from fedacg.errors import InputError
 

@@ -9,8 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedacg.core.messages import BESIDE, Message, is_encoded, message_bytes
-from fedacg.core.round import Round
+from fedacg.core.round import BESIDE, Message, Round, is_encoded, message_bytes
 from fedacg.errors import RunError
 from fedacg.methods.rules import Reply
 from fedacg.simulation.engine import Answers, Job, Training

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedacg.config.names import GIVEN
+from fedacg.config.catalogue import GIVEN
 from fedacg.config.participation import CohortSettings, FailureSettings, PopulationSettings
 from fedacg.core.plugins import is_plugin, load_function
 from fedacg.core.randomness import numpy_generator

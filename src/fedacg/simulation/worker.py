@@ -7,10 +7,9 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor, nn
 
-from fedacg.core.devices import place, seed_layers
-from fedacg.core.messages import Message, kinds
 from fedacg.core.randomness import stream_seed
-from fedacg.core.round import Round
+from fedacg.core.round import Message, Round, kinds
+from fedacg.core.tensors import device_of_worker, seed_layers
 from fedacg.core.vector import FlatModel, as_rows, clone
 from fedacg.data.examples import Examples, ViewExamples, feed, fetch, labels, settle
 from fedacg.methods.baselines import OWN, OWN_BUFFERS
@@ -66,7 +65,7 @@ class Worker:
     def __init__(self, job: Job, number: int = 0) -> None:
         self.job = job
         check_device(job.device)
-        self.device = place(job.device, number)
+        self.device = device_of_worker(job.device, number)
         self.flat = FlatModel(clone(job.module).to(self.device), channels_last=job.channels_last)
         self._data = settle(job.data, self.device)
         self._copies = FrozenCopies(job.module, job.channels_last, self.device)

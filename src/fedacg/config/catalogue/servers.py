@@ -1,8 +1,8 @@
-"""Methods that change the server's step; clients minimise their own loss with plain steps."""
+"""Methods that change the server's step, the upload, or add control variates; and baselines."""
 
-from fedacg.config.catalogue.entry import Entry, fraction, positive, rate
+from fedacg.config.catalogue import Entry, Option, fraction, positive, rate
 
-ENTRIES: tuple[Entry, ...] = (
+SERVER_STEPS: tuple[Entry, ...] = (
     Entry(
         name="fedavg",
         title="FedAvg",
@@ -117,3 +117,171 @@ ENTRIES: tuple[Entry, ...] = (
         build="fedacg.methods.fedexp:fedexp",
     ),
 )
+"""Methods that change the server's step; clients minimise their own loss with plain steps."""
+
+
+VARIATES: tuple[Entry, ...] = (
+    Entry(
+        name="feddyn",
+        title="FedDyn",
+        reference="Acar et al., ICLR 2021",
+        link="https://arxiv.org/abs/2111.04263",
+        equation="ℓ − ⟨g_i, w⟩ + α/2 ‖w − φ‖²; h ← h − α/N ΣΔ_i; θ ← mean(w_i) − h/α",
+        options={"alpha": positive(0.1, 0.001, 0.01, 0.1)},
+        build="fedacg.methods.feddyn:feddyn",
+    ),
+    Entry(
+        name="feddc",
+        title="FedDC",
+        reference="Gao et al., CVPR 2022",
+        link="https://arxiv.org/abs/2203.11751",
+        equation="ℓ + α/2 ‖w − (φ − h_i)‖² + ⟨w, g − g_i⟩; θ ← mean(w_i) + h",
+        options={"alpha": rate(0.01, 0.001, 0.01, 0.1)},
+        build="fedacg.methods.feddc:feddc",
+    ),
+    Entry(
+        name="fedpd",
+        title="FedPD",
+        reference="Zhang et al., IEEE TSP 2021",
+        link="https://arxiv.org/abs/2005.11418",
+        equation="FedDyn from its own w_i: λ_i += μ(w_i − θ); θ ← mean(w_i + λ_i/μ)",
+        options={"mu": positive(0.1), "own_start": Option(1, low=0, high=1, only=(0, 1))},
+        build="fedacg.methods.fedpd:fedpd",
+    ),
+    Entry(
+        name="fedsmoo",
+        title="FedSMOO",
+        reference="Sun et al., ICML 2023",
+        link="https://arxiv.org/abs/2305.11584",
+        equation="FedDyn, g(w + ε), ε along g − μ_i − s; μ_i += ε − s; s ∝ mean(μ_i)",
+        options={"alpha": positive(0.1), "rho": rate(0.1)},
+        build="fedacg.methods.fedsmoo:fedsmoo",
+    ),
+    Entry(
+        name="fedgmt",
+        title="FedGMT",
+        reference="Li et al., ICML 2025",
+        link="https://openreview.net/forum?id=80mK2Mqaph",
+        equation="FedDyn on ℓ + γ KL(z_e ‖ z) at temperature T; e ← δe + (1−δ)θ",
+        options={
+            "alpha": positive(0.1),
+            "gamma": rate(1.0),
+            "temperature": positive(3.0),
+            "decay": fraction(0.95),
+        },
+        build="fedacg.methods.fedgmt:fedgmt",
+    ),
+    Entry(
+        name="fedspeed",
+        title="FedSpeed",
+        reference="Sun et al., ICLR 2023",
+        link="https://arxiv.org/abs/2302.10429",
+        equation="feddyn+sam: w ← w − η(g(w + ρ g/‖g‖) + α(w − φ) − g_i)",
+        options={"rho": rate(0.1), "alpha": positive(0.1)},
+        build="fedacg.methods.sam:fedspeed",
+    ),
+    Entry(
+        name="fedgloss",
+        title="FedGloSS",
+        reference="Caldarola et al., CVPR 2025",
+        link="https://arxiv.org/abs/2412.03752",
+        equation="φ = θ − ρ Δ/‖Δ‖; otherwise feddyn",
+        options={"rho": rate(0.15), "alpha": positive(0.1)},
+        build="fedacg.methods.fedgloss:fedgloss",
+    ),
+    Entry(
+        name="scaffold",
+        title="SCAFFOLD",
+        reference="Karimireddy et al., ICML 2020",
+        link="https://arxiv.org/abs/1910.06378",
+        equation="w ← w − η(g + c − c_i); c ← c + 1/N Σ(c_i⁺ − c_i); θ ← θ + mean Δ_i",
+        options={"option": Option(2, low=1, high=2, only=(1, 2)), "server_lr": positive(1.0)},
+        build="fedacg.methods.scaffold:scaffold",
+    ),
+    Entry(
+        name="fedgamma",
+        title="FedGamma",
+        reference="Dai et al., TNNLS 2023",
+        link="https://doi.org/10.1109/TNNLS.2023.3304453",
+        equation="scaffold+sam: w ← w − η(g(w + ρ g/‖g‖) + c − c_i)",
+        options={"rho": rate(0.1), "option": Option(2, low=1, high=2, only=(1, 2)), "server_lr": positive(1.0)},
+        build="fedacg.methods.sam:fedgamma",
+    ),
+    Entry(
+        name="fedmoswa",
+        title="FedMoSWA",
+        reference="Liu et al., ICML 2025",
+        link="https://arxiv.org/abs/2507.20016",
+        equation="w ← w − η(g + c − c_i); c ← c + γ mean(c_i⁺ − c); θ ← θ + mean Δ_i",
+        options={"gamma": Option(0.4, low=0, high=1, high_open=False), "server_lr": positive(1.0)},
+        build="fedacg.methods.fedmoswa:fedmoswa",
+    ),
+    Entry(
+        name="feddane",
+        title="FedDANE",
+        reference="Li et al., 2019",
+        link="https://arxiv.org/abs/2001.01920",
+        equation="w ← w − η(g + ḡ − ∇f_i(φ) + μ(w − φ)); ḡ = Σ ω_i ∇f_i(φ); θ ← θ + Δ",
+        options={"mu": rate(0.0), "server_lr": positive(1.0)},
+        build="fedacg.methods.feddane:feddane",
+    ),
+    Entry(
+        name="fedgate",
+        title="FedGATE",
+        reference="Haddadpour et al., AISTATS 2021",
+        link="https://arxiv.org/abs/2007.01154",
+        equation="w ← w − η(g − δ_i); δ_i ← δ_i − Δ_i/(Kη) + mean Δ_j/(Kη)",
+        options={"server_lr": positive(1.0)},
+        build="fedacg.methods.fedgate:fedgate",
+    ),
+)
+"""Methods that correct every client's drift by control variates or duals, which clients keep or send."""
+
+
+UPLOADS: tuple[Entry, ...] = (
+    Entry(
+        name="fedcams",
+        title="FedCAMS",
+        reference="Wang, Lin, Chen, ICML 2022",
+        link="https://arxiv.org/abs/2205.02719",
+        equation="fedams+sign: uploads (‖x‖₁/d) sign(x), x = Δ_i + e_i; keeps the error e_i",
+        options={
+            "beta1": fraction(0.9),
+            "beta2": fraction(0.99),
+            "epsilon": positive(0.001),
+            "server_lr": positive(1.0),
+        },
+        build="fedacg.methods.fedams:fedcams",
+    ),
+    Entry(
+        name="fedcomgate",
+        title="FedCOMGATE",
+        reference="Haddadpour et al., AISTATS 2021",
+        link="https://arxiv.org/abs/2007.01154",
+        equation="fedgate+paq: w ← w − η(g − δ_i); uploads Q(Δ_i)",
+        options={"bits": Option(8, low=1, high=8, high_open=False, only=(1, 2, 4, 8)), "server_lr": positive(1.0)},
+        build="fedacg.methods.fedgate:fedcomgate",
+    ),
+)
+"""Methods that change what is uploaded and how it is encoded."""
+
+
+BASELINES: tuple[Entry, ...] = (
+    Entry(
+        name="centralised",
+        title="Centralised",
+        reference="",
+        equation="w ← as many steps as a cohort takes, on the examples of all; θ ← w",
+        options={},
+        build="fedacg.methods.baselines:centralised",
+    ),
+    Entry(
+        name="local-only",
+        title="Local only",
+        reference="",
+        equation="w_i ← K steps from the client's own last w_i; nothing is sent",
+        options={},
+        build="fedacg.methods.baselines:local_only",
+    ),
+)
+"""Baselines for federated methods; they are run like methods and take no parts."""

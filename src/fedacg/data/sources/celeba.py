@@ -17,9 +17,8 @@ from fedacg.data.examples import Contents, Owners
 from fedacg.data.files import Listing, altered, checksum, damaged, is_dir, is_file, progress
 from fedacg.data.origins import PUBLISHED, Published
 from fedacg.data.prepared import StoredExamples, prepare
-from fedacg.data.sources import jpegs, packed
-from fedacg.data.sources.base import Source
-from fedacg.data.sources.packed import Files, FolderFiles, is_image
+from fedacg.data.sources import Source, jpegs
+from fedacg.data.sources.jpegs import Files, FolderFiles, is_image
 
 _IMAGES = "img_align_celeba"
 _ARCHIVE = "img_align_celeba.zip"
@@ -114,7 +113,7 @@ class CelebASource(Source):
         differences = self._altered(texts)
         if len(smiles) != self.images:
             differences.append(f"has {len(smiles)} images where there should be {self.images}")
-        with packed.opened(self.name, self._images(place), self._top) as files:
+        with jpegs.opened(self.name, self._images(place), self._top) as files:
             self._compare(files, smiles)
             cuts = [_cut(person, shown) for person, shown in persons.items()]
             np.save(into / "names.npy", np.array(list(persons), np.int64))
@@ -140,7 +139,7 @@ class CelebASource(Source):
     def _smiles(self, texts: Files) -> dict[str, int]:
         """Every image, and 1 where its person smiles."""
         path = texts.path(_ATTRIBUTES)
-        rows = packed.lines(texts, _ATTRIBUTES)
+        rows = jpegs.lines(texts, _ATTRIBUTES)
         count, attributes = (next(rows, (0, [""]))[1] for _ in range(2))
         if len(count) != 1 or not count[0].isdecimal():
             raise damaged(self.name, path, "does not begin with the number of its images")
@@ -166,7 +165,7 @@ class CelebASource(Source):
         """The persons with enough images, in the order of their numbers."""
         path = texts.path(_PERSONS)
         person_of: dict[str, int] = {}
-        for number, words in packed.lines(texts, _PERSONS):
+        for number, words in jpegs.lines(texts, _PERSONS):
             if number <= _HEADER and not is_image(words[0]):
                 continue
             if len(words) != 2 or not words[1].isdecimal():

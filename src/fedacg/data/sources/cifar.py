@@ -30,8 +30,7 @@ from fedacg.data.files import (
     wrong_size,
 )
 from fedacg.data.origins import PUBLISHED, Published, published_md5
-from fedacg.data.sources import cifar
-from fedacg.data.sources.base import Source
+from fedacg.data.sources import Source, cifar
 
 
 class Refused(Exception):

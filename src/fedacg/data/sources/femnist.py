@@ -19,7 +19,7 @@ from fedacg.data.examples import Contents, Owners
 from fedacg.data.files import Listing, damaged, entries, is_dir, progress, unreadable
 from fedacg.data.origins import PUBLISHED, Published
 from fedacg.data.prepared import StoredExamples, array_file, prepare
-from fedacg.data.sources.base import Source
+from fedacg.data.sources import Source
 from fedacg.errors import InputError
 
 PIXELS = 28 * 28

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedacg.data.examples import Contents, TensorExamples
 from fedacg.data.files import Listing, altered, checksum, damaged, is_dir, is_file, read_bytes, wrong_size
 from fedacg.data.origins import PUBLISHED, Published
-from fedacg.data.sources.base import Source
+from fedacg.data.sources import Source
 
 _FILES = (
     "train-images-idx3-ubyte",

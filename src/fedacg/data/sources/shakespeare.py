@@ -20,7 +20,7 @@ from fedacg.data.examples import Contents, Owners
 from fedacg.data.files import Listing, damaged, is_file, read_bytes
 from fedacg.data.origins import PUBLISHED, Published
 from fedacg.data.prepared import MappedArray, prepare
-from fedacg.data.sources.base import Source
+from fedacg.data.sources import Source
 
 _AUTHOR = "by William Shakespeare"
 """The line below the title of each work."""

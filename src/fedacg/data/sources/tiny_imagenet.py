@@ -14,9 +14,8 @@ from fedacg.data.examples import Contents
 from fedacg.data.files import Listing, altered, damaged, file_checksum, is_dir, is_file, progress
 from fedacg.data.origins import PUBLISHED, Published, published_md5
 from fedacg.data.prepared import StoredExamples, prepare
-from fedacg.data.sources import jpegs, packed
-from fedacg.data.sources.base import Source
-from fedacg.data.sources.packed import Files, FolderFiles
+from fedacg.data.sources import Source, jpegs
+from fedacg.data.sources.jpegs import Files, FolderFiles
 
 _ANNOTATIONS = "val/val_annotations.txt"
 _LAYOUT = f"train/<wnid>/images/, val/images/, {_ANNOTATIONS} and wnids.txt"
@@ -88,7 +87,7 @@ class TinyImageNetSource(Source):
     def _decode(self, copy: Path, into: Path) -> None:
         differences = []
         base = self._base(copy)
-        with packed.opened(self.name, base, self._top) as files:
+        with jpegs.opened(self.name, base, self._top) as files:
             wnids = self._wnids(files)
             if base.is_file() and files.path("") == copy / self.folder:
                 # One that was packed again, under another folder, is judged by what is in it.
@@ -121,7 +120,7 @@ class TinyImageNetSource(Source):
         name = "wnids.txt"
         if not files.has(name):
             return None
-        listed = [words[0] for _, words in packed.lines(files, name)]
+        listed = [words[0] for _, words in jpegs.lines(files, name)]
         if len(set(listed)) < len(listed):
             twice = next(wnid for wnid in listed if listed.count(wnid) > 1)
             raise damaged(self.name, files.path(name), f"lists {twice} twice")
@@ -142,7 +141,7 @@ class TinyImageNetSource(Source):
         name, folder = _ANNOTATIONS, "val/images"
         there = set(files.images(folder))
         labels: dict[str, int] = {}
-        for number, words in packed.lines(files, name):
+        for number, words in jpegs.lines(files, name):
             if len(words) < 2:
                 raise damaged(self.name, files.path(name), f"has no image and wnid in line {number}")
             image, wnid = words[:2]

@@ -19,8 +19,9 @@ import torch
 from numpy.typing import NDArray
 from ray.exceptions import RayError
 
-from fedacg.core.devices import Device
-from fedacg.core.messages import Message
+from fedacg import __version__
+from fedacg.core.round import Message
+from fedacg.core.tensors import Device
 from fedacg.engines.orders import Fact, Hello, Order, Outcome, Train, WorkerLoop
 from fedacg.engines.ray.cluster import Cluster
 from fedacg.engines.shared_memory import put_together, take_apart
@@ -40,7 +41,6 @@ from fedacg.errors import InputError, RunError
 from fedacg.simulation.engine import Answers, ClientMemory, Held, Job, See, Task, Training, groups, recall
 from fedacg.simulation.scoring import Evaluation
 from fedacg.simulation.worker import Worker
-from fedacg.version import __version__
 
 
 @dataclass(frozen=True, eq=False)

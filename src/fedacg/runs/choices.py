@@ -1,21 +1,27 @@
-"""Which memory layout a run gets where its description leaves that open: by the network, never by the machine.
+"""What a run gets where its description leaves it open: the memory layout and the engine, never by the machine.
 
 The layout changes the rounding, so the choice follows from the network, the shape of an input, batch and cohort.
 It is written into the run folder, and a run that is resumed keeps it.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from fedacg.config.experiment import Experiment
-from fedacg.core.inputs import Inputs, call, tensors
+from fedacg.core.tensors import Inputs, call, tensors
 from fedacg.core.vector import FlatModel, clone, trainable
-from fedacg.data.examples import FederatedData
+from fedacg.data.examples import FederatedData, feed
 from fedacg.runs.folder import is_run, read_marker
 from fedacg.simulation import fused
+
+if TYPE_CHECKING:
+    from fedacg.runs.build import Ingredients
+
+# The memory layout: by the network
+
 
 _FUSED_STEP = 1_500_000
 """Multiplications of a step up to which many clients at once beat one after the other channels-last."""
@@ -120,3 +126,48 @@ def example_cost(module: nn.Module, x: Inputs, channels_last: bool = False) -> i
 
 _WIDTHS = ("out_channels", "out_features", "hidden_size")
 """What linear, convolutional and recurrent layers call the numbers they put out at each place."""
+
+
+# The engine: by the work
+
+
+_STEP = 3_000_000
+"""Overhead of a local step, in multiplications: calls into torch."""
+_LITTLE = 100_000_000_000
+"""Work, in multiplications, from which starting workers pays."""
+
+
+def choose_engine(experiment: Experiment, ingredients: "Ingredients", runs: int = 1) -> Experiment:
+    """The description with `auto` replaced by an engine, chosen by the work of `runs` such runs.
+
+    The rule uses counts and not the machine, so that a description means the same everywhere. It affects only
+    time.
+    """
+    if experiment.engine.name != "auto":
+        return experiment
+    settings = experiment.engine
+    alone = settings.device == "cpu" and not settings.workers
+    little = alone and runs * multiplications(experiment, ingredients) <= _LITTLE
+    engine = settings.model_copy(update={"name": "serial" if little else "processes"})
+    return experiment.model_copy(update={"engine": engine})
+
+
+def multiplications(experiment: Experiment, ingredients: "Ingredients") -> int:
+    """A rough estimate of a run's work: three passes per training example, one per test example."""
+    clients, local = ingredients.data.clients, experiment.local
+    some = range(0, len(clients), max(1, len(clients) // 100))
+    sizes = [clients.size(client) for client in some]
+    steps = sum(map(local.steps_for, sizes)) / len(sizes)
+    examples = steps * local.batch if local.steps else local.epochs * sum(sizes) / len(sizes)
+    one = _example_cost(ingredients)
+    visits = experiment.rounds * experiment.cohort.count(experiment.population.present or len(clients))
+    tests = experiment.rounds // experiment.evaluate.every * len(ingredients.data.test)
+    return int(visits * (steps * _STEP + 3 * examples * one) + tests * one)
+
+
+def _example_cost(ingredients: "Ingredients") -> int:
+    """Multiplications of one example's forward pass."""
+    data, channels_last = ingredients.data, ingredients.channels_last
+    x, _ = data.clients[0].fetch(torch.arange(1))
+    flat = FlatModel(clone(ingredients.module), channels_last=channels_last)
+    return example_cost(flat.module, feed(flat, data.pipeline, x), channels_last)

@@ -1,26 +1,36 @@
-"""Run folders read back for analysis: their labels, the recorded rounds they share, and what they were built from.
+"""What is analysed and what comes of it: run folders read back as subjects, and findings about them.
 
-The report finds, reads and groups run folders; this adds what only an analysis needs. Nothing is written.
+The report finds, reads and groups run folders; this adds what only an analysis needs: labels, the recorded rounds
+that runs share, and what they were built from. Each analysis makes one `Finding` and reports its progress to a
+`Watcher`; `analyse` puts the findings together. No run is changed.
 """
 
+import csv
+import io
 import json
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
+from matplotlib.figure import Figure
 from torch import nn
 
 from fedacg.analysis.pictures import Ink
+from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment
-from fedacg.config.names import GIVEN
 from fedacg.core import plugins
+from fedacg.core.output import csv_text
 from fedacg.core.vector import Layout, trainable
 from fedacg.errors import InputError
+from fedacg.report.cells import ABSENT, Cell, Column
 from fedacg.report.runs import Run, find_runs, group_runs, load_run
 from fedacg.report.style import styles_of
+from fedacg.report.table import Spread
 from fedacg.runs import recording
 from fedacg.runs.build import Ingredients, prepare
 from fedacg.runs.folder import check_first_format, read_marker
@@ -195,3 +205,104 @@ def check_fit(recorded: recording.Recorded, module: nn.Module) -> None:
     if recorded.phi.shape != (size,) or recorded.phi.dtype != parameters[0].dtype:
         found, wanted = (tuple(recorded.phi.shape), recorded.phi.dtype), ((size,), parameters[0].dtype)
         raise InputError(f"{recorded.folder}: its vectors are {found}, those of the model {wanted}")
+
+
+# Findings: pictures with captions, numbers as CSV, and columns of the summary
+
+
+class Watcher(Protocol):
+    """An observer of an analysis that takes a while."""
+
+    def estimate(self, work: str, seconds: float) -> None:
+        """Announce how long some work will take in all, before it begins."""
+        ...
+
+    def work(self, name: str, steps: int) -> AbstractContextManager[Callable[[], None]]:
+        """A block of work; the function it gives is called after each step."""
+        ...
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture with its title and caption on the page."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one analysis."""
+
+    drawings: Sequence[Drawing]
+    tables: Mapping[str, str]
+    """CSV by the name of its file."""
+    columns: Sequence[Column]
+    """Of the summary: a row for every group of runs."""
+
+
+def to_csv(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Numbers in full precision; what is absent or not finite is empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(heads)
+    for row in rows:
+        writer.writerow([_cell(value) for value in row])
+    return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return csv_text(value) if isinstance(value, str) else value
+
+
+def by_group(subjects: Sequence[Subject]) -> list[list[Subject]]:
+    """The runs grouped: those that differ only in the seed go together."""
+    groups: dict[int, list[Subject]] = {}
+    for subject in subjects:
+        groups.setdefault(subject.ink.place, []).append(subject)
+    return list(groups.values())
+
+
+def summary_column(
+    heading: str,
+    subjects: Sequence[Subject],
+    values: Sequence[float | None],
+    *,
+    decimals: int | None = None,
+    spare: bool = False,
+) -> Column:
+    """A figure of every group, in three digits or `decimals`: mean over seeds, and deviation."""
+    found = dict(zip((subject.folder for subject in subjects), values, strict=True))
+    cells = []
+    for group in by_group(subjects):
+        values_of = [found[subject.folder] for subject in group]
+        known = [value for value in values_of if value is not None and math.isfinite(value)]
+        cells.append(Cell(_text(Spread.over(known), decimals) if known else ABSENT))
+    return Column(heading, tuple(cells), spare)
+
+
+def _text(spread: Spread, decimals: int | None) -> str:
+    if decimals is None:
+        decimals = max(0, 2 - math.floor(math.log10(abs(spread.mean)))) if spread.mean else 0
+    return f"{spread.mean:.{decimals}f}" + ("" if spread.std is None else f" ±{spread.std:.{decimals}f}")
+
+
+class Words(NamedTuple):
+    """The title of a picture, its caption, and its alternative text."""
+
+    title: str
+    caption: str
+    alt: str
+
+
+LEAD = (
+    "How the local models of a round relate to each other, and how steadily the global model learns. Divergence "
+    "(relative) and cosine are means over all rounds, stability is one over all evaluated rounds. CKA, at the "
+    "output of the head, and the losses of three local models and of their mean are those of the recorded "
+    "round that is drawn."
+)

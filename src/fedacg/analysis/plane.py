@@ -1,10 +1,10 @@
 """A loss on a grid of a plane of models: the examples, the grid, and workers that share each point's examples.
 
-How a surface is drawn is in surface_picture.py.
+Which models span a plane, and how it is drawn, is in surfaces.py.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import NamedTuple
@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedacg import engines
 from fedacg.config.sections import EngineSettings, LocalSettings
-from fedacg.core.inputs import join
 from fedacg.core.randomness import numpy_generator
+from fedacg.core.tensors import join
 from fedacg.core.vector import Layout
 from fedacg.data.examples import Examples, FederatedData, ListedClients, in_memory
 from fedacg.engines import Job, one_thread
@@ -132,7 +132,7 @@ class Surface:
     values: Floats
 
 
-def axes(
+def grid_axes(
     plane: Plane, points: Sequence[Coordinates], resolution: int, margin: float = 0.25
 ) -> tuple[Floats, Floats]:
     """A square grid of resolution × resolution points around the plane's three models and these points.
@@ -208,3 +208,64 @@ def evaluator(ingredients: Ingredients, examples: Examples, settings: EngineSett
             yield score
     finally:
         engine.close()
+
+
+Score = Callable[[Tensor, Tensor], float]
+"""From a model's vector and buffers to what is drawn of it."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure that can be drawn over the plane, with its names in captions."""
+
+    title: str
+    name: str
+    unit: str
+    part: str
+    """The examples it is computed on."""
+
+
+MEASURES = {
+    "loss": Measure("Loss surface", "training loss", "global training loss", "training"),
+    "error": Measure("Surface of the test error", "test error", "test error, %", "test"),
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How surfaces are computed."""
+
+    resolution: int
+    examples: int
+    margin: float
+    error: bool
+    """Compute the test error as well."""
+    clients: tuple[int, ...] | None
+    """The clients whose models span the plane; without them, the first of the cohort."""
+    workers: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The function that computes each measure, the network, and the number of examples."""
+
+    module: nn.Module
+    scores: Mapping[str, Score]
+    examples: Mapping[str, int]
+
+
+@contextmanager
+def evaluation(ingredients: Ingredients, seed: int, grid: Grid) -> Iterator[Evaluation]:
+    """Workers that are available for as long as the block lasts."""
+    settings = EngineSettings(name="serial" if grid.workers == 1 else "processes", workers=grid.workers)
+    with ExitStack() as stack:
+        train = sample_training(ingredients.data, grid.examples, seed)
+        on_train = stack.enter_context(evaluator(ingredients, train, settings))
+        scores: dict[str, Score] = {"loss": lambda vector, buffers: on_train(vector, buffers).loss}
+        examples = {"loss": len(train)}
+        if grid.error:
+            test = sample_test(ingredients.data, grid.examples, seed)
+            on_test = stack.enter_context(evaluator(ingredients, test, settings))
+            scores["error"] = lambda vector, buffers: 100 * on_test(vector, buffers).error
+            examples["error"] = len(test)
+        yield Evaluation(ingredients.module, scores, examples)

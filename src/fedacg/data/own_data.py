@@ -1,7 +1,7 @@
 """User data: clients given one by one, or a data set for any split, also by the name of a function.
 
 Everything is checked here, once, and errors name the invalid part; after that, user data are like any other. Data
-in files are in folder.py.
+in files are in own_tables.py.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,9 +28,9 @@ from fedacg.data.examples import (
     ViewExamples,
     labels,
 )
-from fedacg.data.forms import Array, Client, LazyClients, Pair, check_like, kind_of, nothing_like, to_examples
+from fedacg.data.held_out import JoinedExamples
+from fedacg.data.own_forms import Array, Client, LazyClients, Pair, check_like, kind_of, nothing_like, to_examples
 from fedacg.data.pipelines import PlainPipeline
-from fedacg.data.rearranged import JoinedExamples
 from fedacg.errors import InputError
 
 Part = tuple[str, Examples]

@@ -1,8 +1,116 @@
-"""Methods that change the direction of local steps: momentum sent to clients, perturbed gradients."""
+"""Methods that change what clients minimise, or the direction of their local steps."""
 
-from fedacg.config.catalogue.entry import Entry, Option, count, fraction, positive, rate
+from fedacg.config.catalogue import Entry, Option, count, fraction, positive, rate
 
-ENTRIES: tuple[Entry, ...] = (
+OBJECTIVES: tuple[Entry, ...] = (
+    Entry(
+        name="fedprox",
+        title="FedProx",
+        reference="Li et al., MLSys 2020",
+        link="https://arxiv.org/abs/1812.06127",
+        equation="ℓ + μ/2 ‖w − φ‖²; θ ← θ + Δ",
+        options={"mu": rate(0.001, 0.1, 0.01, 0.001), "server_lr": positive(1.0)},
+        build="fedacg.methods.fedprox:fedprox",
+    ),
+    Entry(
+        name="moon",
+        title="MOON",
+        reference="Li, He, Song, CVPR 2021",
+        link="https://arxiv.org/abs/2103.16257",
+        equation="ℓ + μ log(1 + e^{(s(z,z_p) − s(z,z_g))/T}); θ ← θ + Δ",
+        options={"mu": rate(1.0, 0.1, 1, 5, 10), "temperature": positive(0.5), "server_lr": positive(1.0)},
+        build="fedacg.methods.moon:moon",
+    ),
+    Entry(
+        name="fedmlb",
+        title="FedMLB",
+        reference="Kim, Kim, Han, ICML 2022",
+        link="https://arxiv.org/abs/2207.06936",
+        equation="CE(z) + λ₁ mean_l CE(z_l) + λ₂ mean_l KL(z_l ‖ z); θ ← θ + Δ",
+        options={
+            "lam1": rate(1.0),
+            "lam2": rate(1.0),
+            "temperature": positive(1.0),
+            "server_lr": positive(1.0),
+        },
+        build="fedacg.methods.fedmlb:fedmlb",
+    ),
+    Entry(
+        name="fedlc",
+        title="FedLC",
+        reference="Zhang et al., ICML 2022",
+        link="https://arxiv.org/abs/2209.00189",
+        equation="CE on z_c − τ n_{i,c}^{−1/4}; θ ← θ + Δ",
+        options={"tau": rate(1.0, 0.1, 0.5, 1), "server_lr": positive(1.0)},
+        build="fedacg.methods.fedlc:fedlc",
+    ),
+    Entry(
+        name="fedntd",
+        title="FedNTD",
+        reference="Lee et al., NeurIPS 2022",
+        link="https://arxiv.org/abs/2106.03097",
+        equation="(1−β) CE + β KL(z_g ‖ z) over classes ≠ y; θ ← θ + Δ",
+        options={
+            "beta": Option(0.3, low=0, high=1, high_open=False, search=(0.1, 0.3, 0.5)),
+            "temperature": positive(1.0),
+            "server_lr": positive(1.0),
+        },
+        build="fedacg.methods.fedntd:fedntd",
+    ),
+    Entry(
+        name="feddecorr",
+        title="FedDecorr",
+        reference="Shi et al., ICLR 2023",
+        link="https://arxiv.org/abs/2210.00226",
+        equation="CE + β/B · mean off-diagonal (XᵀX)²; θ ← θ + Δ",
+        options={"beta": rate(0.01, 0.001, 0.01, 0.1), "server_lr": positive(1.0)},
+        build="fedacg.methods.feddecorr:feddecorr",
+    ),
+    Entry(
+        name="fedproc",
+        title="FedProc",
+        reference="Mu et al., FGCS 2023",
+        link="https://arxiv.org/abs/2109.12273",
+        equation="α_t CE + (1−α_t) CE over ⟨f, c_k/‖c_k‖⟩; c_k: mean features",
+        options={"rounds": Option(100, low=1, whole=True), "server_lr": positive(1.0)},
+        build="fedacg.methods.fedproc:fedproc",
+    ),
+    Entry(
+        name="fedrcl",
+        title="FedRCL",
+        reference="Seo, Kim, Kim, Han, CVPR 2024",
+        link="https://arxiv.org/abs/2401.04928",
+        equation="CE + μ mean_l (contrast of hardest pairs, relaxed where q ≥ λ)",
+        options={
+            "mu": rate(1.0),
+            "temperature": positive(0.05),
+            "lam": Option(0.7, low=-1, high=1, high_open=False),
+            "beta": rate(1.0),
+            "server_lr": positive(1.0),
+        },
+        build="fedacg.methods.fedrcl:fedrcl",
+    ),
+    Entry(
+        name="fedgen",
+        title="FedGen",
+        reference="Zhu, Hong, Zhou, ICML 2021",
+        link="https://arxiv.org/abs/2105.10056",
+        equation="ℓ + α_t CE(head(G(y'))) + β_t KL(head(G(y)) ‖ z); G by all head_i",
+        options={
+            "alpha": rate(10.0),
+            "beta": rate(10.0),
+            "decay": Option(0.98, low=0, high=1, low_open=True, high_open=False),
+            "steps": count(50),
+            "generator_lr": positive(0.0003),
+            "server_lr": positive(1.0),
+        },
+        build="fedacg.methods.fedgen:fedgen",
+    ),
+)
+"""Methods that change what clients minimise: terms added to their loss, or another loss."""
+
+
+LOCAL_STEPS: tuple[Entry, ...] = (
     Entry(
         name="fedcm",
         title="FedCM",
@@ -156,3 +264,4 @@ ENTRIES: tuple[Entry, ...] = (
         build="fedacg.methods.mime:mimelite",
     ),
 )
+"""Methods that change the direction of local steps: momentum sent to clients, perturbed gradients."""

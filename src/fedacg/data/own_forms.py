@@ -1,6 +1,7 @@
 """User data in their usual forms: pairs of arrays, map-style data sets, clients loaded on demand.
 
-Each becomes `Examples`; own.py checks that they are consistent. Tables are in tables.py.
+Each becomes `Examples`; own_data.py checks that they are consistent. Tables and folders are in
+own_tables.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from fedacg.core.inputs import Inputs, described, each, join, tensors
+from fedacg.core.tensors import Inputs, described, each, join, tensors
 from fedacg.data.examples import Examples, SeveralExamples, TensorExamples, ViewExamples, in_memory
 from fedacg.errors import InputError
 
