@@ -1,6 +1,6 @@
 """FedDC whose server does not add the mean of the drifts, to see what that addition does.
 
-    PYTHONPATH=benchmarks fedacg run cifar10-large-small --method feddc_without_h:feddc
+PYTHONPATH=benchmarks fedacg run cifar10-large-small --method feddc_without_h:feddc
 """
 
 from fedacg.config.methods import Entry, rate
