@@ -3,7 +3,7 @@
     +swa   after the first share s of the rounds:  n ← n + 1;  θ̄ ← θ̄ + (θ − θ̄)/n
     +ema   after every round:  θ̄ ← θ̄ + a(θ − θ̄),  a = (1 − κ)/(1 − κ^t),  so that round t − j weighs κ^j
 
-Training goes on from θ as if nothing were averaged, so nothing more is sent. Normalisation statistics are those of θ.
+Training goes on from θ as if nothing were averaged, and nothing more is sent. Normalisation statistics are θ's.
 """
 
 from dataclasses import replace
