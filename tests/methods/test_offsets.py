@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedacg.config.sections import LocalSettings
-from fedacg.core.vector import FlatModel, clone, scaled_difference
+from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import TensorExamples
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.methods.feddc import DriftCorrection
@@ -25,19 +25,6 @@ from support.visits import visit
 
 def near(actual: Tensor, *expected: float) -> None:
     torch.testing.assert_close(actual, torch.tensor(expected, dtype=actual.dtype), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("rows", [(), (3,)])
-def test_a_scaled_difference_is_rounded_as_written_and_zero_where_nothing_differs(
-    dtype: torch.dtype, rows: tuple[int, ...]
-) -> None:
-    a, b = torch.randn(*rows, 1001, dtype=dtype), torch.randn(1001, dtype=dtype)
-    for factor in (0.01, 0.1, 1e-7, 3.0):
-        found = scaled_difference(a, b, torch.tensor(factor, dtype=dtype), torch.empty_like(a))
-        assert torch.equal(found, (a - b) * factor)
-        same = scaled_difference(b, b, torch.tensor(factor, dtype=dtype), torch.empty_like(b))
-        assert not same.any()
 
 
 class Constant(Shift):

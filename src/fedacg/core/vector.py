@@ -78,8 +78,6 @@ CANONICAL = Layout()
 """The canonical order itself."""
 
 
-_NO_MEAN = 0
-"""PyTorch's number for `reduction="none"`."""
 _ALIGNED = 64
 """Bytes to which PyTorch aligns what it allocates."""
 
@@ -212,16 +210,6 @@ def as_rows(tensor: Tensor, rows: int) -> Tensor:
 def rows_of(tensor: Tensor, w: Tensor) -> Tensor:
     """What belongs to the rows of w, the first of a group: a row for each, or one vector for all."""
     return tensor if tensor.dim() < w.dim() else tensor[: len(w)]
-
-
-def scaled_difference(a: Tensor, b: Tensor, factor: Tensor, out: Tensor) -> Tensor:
-    """factor·(a − b) into `out`, rounded as `(a - b) * factor` is; the factor has no dimension.
-
-    It is the gradient of factor/2 ‖a − b‖², for which PyTorch has one kernel, where a difference and a product
-    are two and touch the memory twice.
-    """
-    difference: Tensor = torch.ops.aten.mse_loss_backward.grad_input(factor / 2, a, b, _NO_MEAN, grad_input=out)
-    return difference
 
 
 def add_scaled(a: Tensor, b: Tensor, factor: float | Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedacg.core.inputs import Inputs, call
 from fedacg.core.messages import Message
-from fedacg.core.vector import rows_of, scaled_difference
+from fedacg.core.vector import rows_of
 from fedacg.methods.visit import Assignment, Departure
 from fedacg.models.staged import StagedModel
 
@@ -162,12 +162,12 @@ class Pull(Offset):
     def begin(self, assignment: Assignment) -> None:
         super().begin(assignment)
         self.anchor = assignment.phi
-        self._mu = assignment.phi.new_tensor(self.mu)
+        self._mu = assignment.phi.new_tensor(self.mu)  # multiplies faster than a number of Python's
 
     def offset(self, w: Tensor, out: Tensor) -> Tensor:
         if not self.mu:
             return out.zero_()
-        return scaled_difference(w, rows_of(self.anchor, w), self._mu, out)
+        return torch.sub(w, rows_of(self.anchor, w), out=out).mul_(self._mu)
 
 
 class Gradient(Protocol):
