@@ -1,4 +1,7 @@
-"""Microseconds of the pull μ(w − φ) on a vector as long as `lenet`, as it is computed and in cheaper forms.
+"""Microseconds of a correction of g on a vector as long as `lenet`: added after the backward pass, or g's start.
+
+g is filled with zeros before a backward pass unless it starts from something else, so a start costs what it takes
+less the zeros.
 
     python benchmarks/pull.py [--turns 60]
 
@@ -23,12 +26,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=60)
     turns = parser.parse_args().turns
     size = sum(p.numel() for p in trainable(WORKLOADS["lenet"].module()))
-    w, phi, g, scratch = torch.randn(4, size).unbind()
-    elsewhere = torch.randn(5 * size)
+    w, phi, g, scratch = (torch.randn(size) for _ in range(4))
+    elsewhere, mu = torch.randn(5 * size), torch.tensor(MU)
     forms = {
-        "w - phi into scratch, and that into g": lambda: g.add_(torch.sub(w, phi, out=scratch), alpha=MU),
-        "mu w and -mu phi into g": lambda: g.add_(w, alpha=MU).add_(phi, alpha=-MU),
-        "one vector into g": lambda: g.add_(phi, alpha=MU),
+        "start: zeros": lambda: g.zero_(),
+        "start: a vector": lambda: g.copy_(phi),
+        "start: mu (w - phi)": lambda: torch.sub(w, phi, out=g).mul_(mu),
+        "added: a vector": lambda: g.add_(phi),
+        "added: mu (w - phi), by scratch memory": lambda: g.add_(torch.sub(w, phi, out=scratch), alpha=MU),
     }
     seconds: dict[str, list[float]] = {name: [] for name in forms}
     with one_thread():

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax, pad
 
 from fedacg.core.round import Round
-from fedacg.core.vector import add_scaled
+from fedacg.core.vector import add_scaled, rows_of
 from fedacg.methods.fedcm import DirectionServer
 from fedacg.methods.feddane import GradientShift
 from fedacg.methods.feddc import DriftServer
@@ -95,8 +95,7 @@ class OfTheWorker(DynamicRegulariser):
     """g belongs to the worker: every client goes on with the last one's."""
 
     def begin(self, assignment: Assignment) -> None:
-        super().begin(assignment)
-        self._g = getattr(self, "_last", torch.zeros_like(assignment.phi))
+        super().begin(replace(assignment, kept={"g": getattr(self, "_last", torch.zeros_like(assignment.phi))}))
 
     def keep(self, arrived: Callable[[str], Tensor]) -> Mapping[str, Tensor]:
         kept = super().keep(arrived)
@@ -166,7 +165,7 @@ class FlippedSign(ControlVariate):
     """g ← g − c + c_i"""
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        g.sub_(self._shift[: len(w)])
+        g.sub_(rows_of(self.shift, w))
 
 
 class NeverStored(ControlVariate):
@@ -195,8 +194,8 @@ class NoCovariance(PosteriorSamples):
     """Σ̂⁻¹ without its factor 1 + (n − 1)ρ"""
 
     def end(self, delta: Tensor, departure: Departure) -> None:
-        self._look(delta)
         if not self._plain:
+            self._look(delta)
             samples = [total / self._block for total in self._sums]
             found = posterior_delta(samples, self.rho)
             departure.send("delta", found / (1 + (len(samples) - 1) * self.rho))
@@ -278,7 +277,7 @@ class FlippedShift(GradientShift):
     """g ← g − ḡ + ∇f_i(φ)"""
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        g.sub_(self._shift[: len(w)])
+        g.sub_(rows_of(self.shift, w))
 
 
 class WholeWay(PastModels):

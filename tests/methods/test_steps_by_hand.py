@@ -63,10 +63,14 @@ class Quadratic:
         self.asked.append(self._w if at is None else at)
         return self.asked[-1].clone()
 
+    last = __call__
+
 
 def test_rows_ascend_by_their_own_norms() -> None:
     rows = torch.tensor([[3.0, 4.0], [0.0, -2.0], [0.0, 0.0]], dtype=torch.float64)
-    found = Ascent(1.0).direction(Quadratic(rows), rows)
+    step = Ascent(1.0)
+    step.begin(SimpleNamespace(scratch=torch.empty_like(rows)))  # type: ignore[arg-type]
+    found = step.direction(Quadratic(rows), rows)
     near(found.view(-1), 3.6, 4.8, 0, -3, 0, 0)
 
 
@@ -82,7 +86,8 @@ def test_asam_scales_the_ball_by_weights_and_not_by_biases() -> None:
     # ‖Tg‖² = 569, ε = ρ T²g/‖Tg‖ = ρ(48, −100, 5)/√569.
     w = torch.tensor([3.0, -4.0, 5.0], dtype=torch.float64)
     step = AdaptiveAscent(rho=2.0, eta=1.0)
-    step.begin(SimpleNamespace(flat=FlatModel(nn.Linear(2, 1).double()), phi=w))  # type: ignore[arg-type]
+    linear = FlatModel(nn.Linear(2, 1).double())
+    step.begin(SimpleNamespace(flat=linear, scratch=torch.empty_like(w)))  # type: ignore[arg-type]
     expected = w + 2 * torch.tensor([48, -100, 5]).double() / 569**0.5
     torch.testing.assert_close(step.direction(Quadratic(w), w), expected)
 
@@ -184,7 +189,7 @@ class SameSteps(EmbeddedMomentum):
 
     def begin(self, assignment: Assignment) -> None:
         super().begin(assignment)
-        self._m = assignment.broadcast["m"] * self.beta
+        self.shift = assignment.broadcast["m"] * self.beta
 
 
 def test_fedadcs_momentum_has_the_global_factor_whatever_clients_take_along() -> None:

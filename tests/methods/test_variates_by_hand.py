@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedacg import methods
 from fedacg.core.round import Message, Round
-from fedacg.core.vector import add_scaled
+from fedacg.core.vector import add_scaled, rows_of
 from fedacg.methods.feddane import GradientShift
 from fedacg.methods.fedgate import GradientTracking, MeanDirection
 from fedacg.methods.fedmoswa import NewestVariate
@@ -132,7 +132,7 @@ class Flipped(ControlVariate):
     """g ← g − c + c_i"""
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        g.sub_(self._shift[: len(w)])
+        g.sub_(rows_of(self.shift, w))
 
 
 class Forgetful(ControlVariate):
@@ -242,7 +242,7 @@ class FlippedShift(GradientShift):
     """g ← g − ḡ + ∇f_i(φ)"""
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        g.sub_(self._shift[: len(w)])
+        g.sub_(rows_of(self.shift, w))
 
 
 def test_feddane_on_uneven_steps_sees_a_flipped_shift(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,6 +212,11 @@ def as_rows(tensor: Tensor, rows: int) -> Tensor:
     return tensor.reshape(rows, tensor.numel() // rows)
 
 
+def rows_of(tensor: Tensor, w: Tensor) -> Tensor:
+    """What belongs to the rows of w, the first of a group: a row for each, or one vector for all."""
+    return tensor if tensor.dim() < w.dim() else tensor[: len(w)]
+
+
 def add_scaled(a: Tensor, b: Tensor, factor: float | Tensor) -> Tensor:
     """a + factor·b, where the factor is one number or a column with one for each row."""
     return torch.addcmul(a, b, factor) if isinstance(factor, Tensor) else torch.add(a, b, alpha=factor)

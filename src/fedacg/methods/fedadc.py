@@ -13,25 +13,20 @@ from torch import Tensor
 
 from fedacg.core.round import Round
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Correction, Empirical
+from fedacg.methods.parts import Empirical, Shift
 from fedacg.methods.rules import ServerRule, State, Totals
 from fedacg.methods.visit import Assignment
 
 
-class EmbeddedMomentum(Correction):
+class EmbeddedMomentum(Shift):
     """g ← g + β_l m/K_i"""
-
-    fuses = True
 
     def __init__(self, beta: float) -> None:
         self.beta = beta
 
     def begin(self, assignment: Assignment) -> None:
-        share = self.beta * assignment.round.lr / assignment.total_lr
-        self._m = (assignment.broadcast["m"] * share).expand(assignment.scratch.shape)
-
-    def correct(self, g: Tensor, w: Tensor) -> None:
-        g.add_(self._m[: len(w)])
+        super().begin(assignment)
+        self.shift = assignment.broadcast["m"] * (self.beta * assignment.round.lr / assignment.total_lr)
 
 
 class DriftControl(ServerRule):

@@ -31,7 +31,7 @@ class ClientMomentum(Correction):
         self._direction = assignment.broadcast["direction"]
 
     def correct(self, g: Tensor, w: Tensor) -> None:
-        g.mul_(self.alpha).add_(self._direction, alpha=1 - self.alpha)
+        g.lerp_(self._direction, 1 - self.alpha)
 
 
 class DirectionServer(Around):

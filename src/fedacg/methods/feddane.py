@@ -12,21 +12,17 @@ from torch import Tensor
 
 from fedacg.core.round import Round
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Correction, Empirical, Proximal
+from fedacg.methods.parts import Empirical, Proximal, Shift
 from fedacg.methods.rules import Around, Average, State
 from fedacg.methods.visit import Assignment
 
 
-class GradientShift(Correction):
+class GradientShift(Shift):
     """g ← g + ḡ − ∇f_i(φ)"""
 
-    fuses = True
-
     def begin(self, assignment: Assignment) -> None:
-        self._shift = assignment.broadcast["gradient"] - assignment.full_gradient()
-
-    def correct(self, g: Tensor, w: Tensor) -> None:
-        g.add_(self._shift[: len(w)])
+        super().begin(assignment)
+        self.shift = assignment.broadcast["gradient"] - assignment.full_gradient()
 
 
 class MeanGradient(Around):

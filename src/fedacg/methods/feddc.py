@@ -16,34 +16,26 @@ import torch
 from torch import Tensor
 
 from fedacg.core.round import Message, Round
-from fedacg.core.vector import add_scaled
+from fedacg.core.vector import add_scaled, rows_of
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Correction, Empirical
+from fedacg.methods.parts import Empirical, Pull
 from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
 from fedacg.methods.visit import Assignment, Departure
 
 
-class DriftCorrection(Correction):
-    """The gradient of α/2 ‖w − (φ − h_i)‖² + ⟨w, g − g_i⟩, which is α(w − φ + h_i) + g − g_i."""
-
-    pulls = True
-    fuses = True
-
-    def __init__(self, alpha: float) -> None:
-        self.alpha = alpha
+class DriftCorrection(Pull):
+    """The gradient of α/2 ‖w − (φ − h_i)‖² + ⟨w, g − g_i⟩: a pull towards φ − h_i − (g − g_i)/α."""
 
     def begin(self, assignment: Assignment) -> None:
+        super().begin(assignment)
         self._h, self._g, self._mean_g = assignment.state("h"), assignment.state("g"), assignment.broadcast["g"]
         self._total_lr = assignment.total_lr
-        self._centre = assignment.phi - self._h
         self._linear = self._mean_g - self._g
-        self._scratch = assignment.scratch
+        if self.mu:
+            self.anchor = (assignment.phi - self._h).sub_(self._linear, alpha=1 / self.mu)
 
-    def correct(self, g: Tensor, w: Tensor) -> None:
-        rows = slice(len(w))
-        g.add_(torch.sub(w, self._centre[rows], out=self._scratch[rows]), alpha=self.alpha).add_(
-            self._linear[rows]
-        )
+    def offset(self, w: Tensor, out: Tensor) -> Tensor:
+        return super().offset(w, out) if self.mu else rows_of(self._linear, w)
 
     def end(self, delta: Tensor, departure: Departure) -> None:
         departure.send("delta", delta)

@@ -14,29 +14,21 @@ from torch import Tensor
 
 from fedacg.core.round import Message, Round
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Correction, Empirical
+from fedacg.methods.parts import Empirical, Pull
 from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
 from fedacg.methods.visit import Assignment
 
 
-class DynamicRegulariser(Correction):
-    """The gradient of −⟨g_i, w⟩ + α/2 ‖w − φ‖², which is α(w − φ) − g_i."""
-
-    pulls = True
-    fuses = True
-
-    def __init__(self, alpha: float) -> None:
-        self.alpha = alpha
+class DynamicRegulariser(Pull):
+    """The gradient of −⟨g_i, w⟩ + α/2 ‖w − φ‖², which is α(w − φ) − g_i: a pull towards φ + g_i/α."""
 
     def begin(self, assignment: Assignment) -> None:
-        self._phi, self._g, self._scratch = assignment.phi, assignment.state("g"), assignment.scratch
-
-    def correct(self, g: Tensor, w: Tensor) -> None:
-        rows = slice(len(w))
-        g.add_(torch.sub(w, self._phi, out=self._scratch[rows]), alpha=self.alpha).sub_(self._g[rows])
+        super().begin(assignment)
+        self._g = assignment.state("g")
+        self.anchor = torch.add(assignment.phi, self._g, alpha=1 / self.mu)
 
     def keep(self, arrived: Callable[[str], Tensor]) -> Message:
-        return {"g": torch.sub(self._g, arrived("delta"), alpha=self.alpha)}
+        return {"g": torch.sub(self._g, arrived("delta"), alpha=self.mu)}
 
 
 class DynamicServer(ServerRule):

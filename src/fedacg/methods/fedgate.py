@@ -19,27 +19,24 @@ from fedacg.core.round import Message, Round
 from fedacg.core.vector import add_scaled
 from fedacg.methods.fedpaq import quantise_upload
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Correction, Empirical
+from fedacg.methods.parts import Empirical, Shift
 from fedacg.methods.rules import Around, Average, Reply, State, Term, Totals
 from fedacg.methods.visit import Assignment
 
 
-class GradientTracking(Correction):
+class GradientTracking(Shift):
     """g ← g − δ_i"""
 
     needs = frozenset({"full participation"})
-    fuses = True
 
     def begin(self, assignment: Assignment) -> None:
+        super().begin(assignment)
         # The kept δ_i lacks the mean of that round, which arrives only now.
-        self._delta = assignment.state("tracked") - assignment.broadcast["mean"]
+        self.shift = assignment.broadcast["mean"] - assignment.state("tracked")
         self._total_lr = assignment.total_lr
 
-    def correct(self, g: Tensor, w: Tensor) -> None:
-        g.sub_(self._delta[: len(w)])
-
     def keep(self, arrived: Callable[[str], Tensor]) -> Message:
-        return {"tracked": add_scaled(self._delta, arrived("delta"), -1 / self._total_lr)}
+        return {"tracked": add_scaled(-self.shift, arrived("delta"), -1 / self._total_lr)}
 
 
 class MeanDirection(Around):

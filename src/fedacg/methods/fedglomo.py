@@ -53,7 +53,7 @@ class TwoTrajectories(LocalStep):
         self._storm, self._other = Storm(self.a), Storm(self.a)
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
-        v = self._storm.direction(gradient, w)
+        v = self._storm.direction(gradient, w).clone()
         other = self._other.direction(gradient, self._w)
         if self._clip:
             clip(other, self._clip)

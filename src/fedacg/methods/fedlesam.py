@@ -29,10 +29,11 @@ class GlobalAscent(LocalStep):
         back = assignment.point("sent") - assignment.phi
         length = torch.linalg.vector_norm(back, dim=-1, keepdim=True).add_(1e-16)
         self._ascent = back.mul(self.rho).div_(length)
-        self._phi = assignment.phi.expand(back.shape)
+        self._phi, self._scratch = assignment.phi.expand(back.shape), assignment.scratch
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
-        return gradient(w + self._ascent[: len(w)])
+        rows = slice(len(w))
+        return gradient.last(torch.add(w, self._ascent[rows], out=self._scratch[rows]))
 
     def keep(self, arrived: Callable[[str], Tensor]) -> Message:
         return keep_point("sent", self._phi)

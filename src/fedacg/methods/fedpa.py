@@ -20,6 +20,7 @@ https://arxiv.org/abs/2010.05273
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from fedacg.methods.method import Method
@@ -55,7 +56,7 @@ class PosteriorSamples(Correction):
 
     def begin(self, assignment: Assignment) -> None:
         assert isinstance(assignment.steps, int)
-        self._seen = 0
+        self._seen, self._scratch = 0, assignment.scratch
         self._plain = assignment.round.number <= self.warmup
         left = assignment.steps - int(self.burn_in * assignment.steps)
         count = min(self.samples, left)
@@ -66,22 +67,25 @@ class PosteriorSamples(Correction):
     def correct(self, g: Tensor, w: Tensor) -> None:
         if not self._seen:
             self._start = w.clone()
-        self._look(w - self._start)
+        if self._place >= 0:
+            self._look(torch.sub(w, self._start, out=self._scratch))
         self._seen += 1
 
+    @property
+    def _place(self) -> int:
+        """Of the iterate that `seen` steps have led to among those that count; negative where it does not."""
+        return -1 if self._plain else self._seen - self._first - 1
+
     def _look(self, offset: Tensor) -> None:
-        """Take the iterate that `seen` steps have led to into its block."""
-        place = self._seen - self._first - 1
-        if self._plain or place < 0:
-            return
-        if place % self._block:
+        """Take an iterate that counts into its block."""
+        if self._place % self._block:
             self._sums[-1].add_(offset)
         else:
             self._sums.append(offset.clone())
 
     def end(self, delta: Tensor, departure: Departure) -> None:
-        self._look(delta)
         if not self._plain:
+            self._look(delta)
             samples = [total / self._block for total in self._sums]
             departure.send("delta", posterior_delta(samples, self.rho))
 

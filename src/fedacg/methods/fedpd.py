@@ -37,7 +37,7 @@ class PrimalDual(DynamicRegulariser):
 
     def begin(self, assignment: Assignment) -> None:
         super().begin(assignment)
-        self._w = assignment.flat.w
+        self._phi, self._w = assignment.phi, assignment.flat.w
         self._last = assignment.kept.get("w") if self.own_start else None
 
     def start(self, point: Tensor) -> Tensor:

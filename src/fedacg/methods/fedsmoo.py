@@ -37,13 +37,15 @@ class AgreedAscent(LocalStep):
 
     def begin(self, assignment: Assignment) -> None:
         self._s, self._mu = assignment.broadcast["s"], assignment.state("mu").clone()
+        self._scratch = assignment.scratch
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
-        mu = self._mu[: len(w)]
-        u = (gradient() - mu).sub_(self._s)
-        epsilon = u.mul_(self.rho / (torch.linalg.vector_norm(u, dim=-1, keepdim=True) + _TINY))
-        mu.add_(epsilon).sub_(self._s)
-        return gradient(epsilon.add_(w))
+        rows = slice(len(w))
+        mu = self._mu[rows]
+        u = gradient().sub_(mu).sub_(self._s)
+        scale = self.rho / (torch.linalg.vector_norm(u, dim=-1, keepdim=True) + _TINY)
+        mu.addcmul_(u, scale).sub_(self._s)
+        return gradient.last(torch.addcmul(w, u, scale, out=self._scratch[rows]))
 
     def end(self, delta: Tensor, departure: Departure) -> None:
         departure.send("mu", self._mu)

@@ -35,7 +35,7 @@ class ProximalAscent(LocalStep):
         self.rho = rho
 
     def begin(self, assignment: Assignment) -> None:
-        self._phi = assignment.phi
+        self._phi, self._scratch = assignment.phi, assignment.scratch
         self._teacher = assignment.copies.load("phi", assignment.phi, assignment.broadcast["buffers"])
 
     def proximal(self, forward: Forward) -> Tensor:
@@ -48,7 +48,8 @@ class ProximalAscent(LocalStep):
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
         p = gradient.of(self.proximal)
         scale = self.rho / (torch.linalg.vector_norm(p) + _TINY)
-        return gradient((w - self._phi).abs_().mul_(p).mul_(scale).add_(w))
+        moved = torch.sub(w, self._phi, out=self._scratch).abs_()
+        return gradient.last(torch.addcmul(w, moved.mul_(p), scale, out=moved))
 
 
 def fedsol(rho: float, server_lr: float) -> Method:

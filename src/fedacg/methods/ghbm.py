@@ -12,25 +12,20 @@ from torch import Tensor
 
 from fedacg.core.round import Round
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Correction, Empirical
+from fedacg.methods.parts import Empirical, Shift
 from fedacg.methods.rules import Around, Average, ServerRule, State, Totals
 from fedacg.methods.visit import Assignment
 
 
-class HeavyBall(Correction):
+class HeavyBall(Shift):
     """g ← g − βD/(K_i η)"""
-
-    fuses = True
 
     def __init__(self, beta: float) -> None:
         self.beta = beta
 
     def begin(self, assignment: Assignment) -> None:
-        pull = assignment.broadcast["way"] * (-self.beta / assignment.total_lr)
-        self._pull = pull.expand(assignment.scratch.shape)
-
-    def correct(self, g: Tensor, w: Tensor) -> None:
-        g.add_(self._pull[: len(w)])
+        super().begin(assignment)
+        self.shift = assignment.broadcast["way"] * (-self.beta / assignment.total_lr)
 
 
 class PastModels(Around):

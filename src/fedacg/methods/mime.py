@@ -13,35 +13,32 @@ from torch import Tensor
 
 from fedacg.core.round import Round
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Correction, Empirical, Gradient, LocalStep
+from fedacg.methods.parts import Empirical, Gradient, LocalStep, Shift
 from fedacg.methods.rules import Around, Average, ServerRule, State, Totals
 from fedacg.methods.visit import Assignment
 
 
-class ServerMomentum(Correction):
+class ServerMomentum(Shift):
     """g ← g + βm"""
-
-    fuses = True
 
     def __init__(self, beta: float) -> None:
         self.beta = beta
 
     def begin(self, assignment: Assignment) -> None:
-        self._m = assignment.broadcast["momentum"]
-
-    def correct(self, g: Tensor, w: Tensor) -> None:
-        g.add_(self._m, alpha=self.beta)
+        super().begin(assignment)
+        self.shift = assignment.broadcast["momentum"] * self.beta
 
 
 class ReducedVariance(LocalStep):
     """g(w; B) − g(φ; B) + c"""
 
     def begin(self, assignment: Assignment) -> None:
-        self._phi, self._c = assignment.phi, assignment.broadcast["gradient"]
+        self._phi, self._c, self._scratch = assignment.phi, assignment.broadcast["gradient"], assignment.scratch
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
-        here = gradient().clone()
-        return here.sub_(gradient(self._phi)).add_(self._c)
+        here = self._scratch[: len(w)].copy_(gradient())
+        there = gradient(self._phi)
+        return torch.sub(here, there, out=there).add_(self._c)
 
 
 class GradientMomentum(Around):

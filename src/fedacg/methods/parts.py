@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedacg.core.round import Message
 from fedacg.core.tensors import Inputs, call
+from fedacg.core.vector import rows_of
 from fedacg.methods.visit import Assignment, Departure
 from fedacg.models.networks import StagedModel
 
@@ -105,23 +106,85 @@ class Loss(Part):
 
 
 class Correction(Part):
-    """A term of the gradient that is added to the flat vector directly; one that fuses adds to every row."""
+    """A change of the flat gradient that autograd has no part in; one that fuses changes every row."""
 
     pulls: ClassVar[bool] = False
     """Whether it pulls w towards φ, so that a second pull would make no sense."""
 
     @abstractmethod
     def correct(self, g: Tensor, w: Tensor) -> None:
-        """Add the term to g in place, at the point w."""
+        """Change g in place, at the point w; corrections before this one in the objective are in it."""
+
+
+class Offset(Correction):
+    """A correction that adds a vector that follows from w alone.
+
+    If it is a method's first, g starts from it before the backward pass, instead of from zero, which is cheaper
+    than adding it afterwards.
+    """
+
+    def begin(self, assignment: Assignment) -> None:
+        self._scratch = assignment.scratch
+
+    @abstractmethod
+    def offset(self, w: Tensor, out: Tensor) -> Tensor:
+        """The vector at w, or a row for each row of w: one that exists already, or written to `out`."""
+
+    def correct(self, g: Tensor, w: Tensor) -> None:
+        g.add_(self.offset(w, self._scratch[: len(w)]))
+
+    @property
+    def starts(self) -> bool:
+        """Whether g may start from it; not where a subclass changes g in a way of its own."""
+        return type(self).correct is Offset.correct
+
+
+class Shift(Offset):
+    """An offset that is the same at every step of a visit; `begin` sets it."""
+
+    fuses = True
+    shift: Tensor
+
+    def offset(self, w: Tensor, out: Tensor) -> Tensor:
+        return rows_of(self.shift, w)
+
+
+class Pull(Offset):
+    """μ(w − a), towards φ unless `begin` sets another anchor a; exactly zero at w = a."""
+
+    pulls = True
+    fuses = True
+    anchor: Tensor
+
+    def __init__(self, mu: float) -> None:
+        self.mu = mu
+
+    def begin(self, assignment: Assignment) -> None:
+        super().begin(assignment)
+        self.anchor = assignment.phi
+        self._mu = assignment.phi.new_tensor(self.mu)  # multiplies faster than a number of Python's
+
+    def offset(self, w: Tensor, out: Tensor) -> Tensor:
+        if not self.mu:
+            return out.zero_()
+        return torch.sub(w, rows_of(self.anchor, w), out=out).mul_(self._mu)
 
 
 class Gradient(Protocol):
     """The gradient of the losses on a step's batch."""
 
     def __call__(self, at: Tensor | None = None) -> Tensor:
-        """g at w, or at another point; valid until the next call.
+        """g at w, or at another point, without corrections; valid until the next call.
 
         In all calls, dropout draws the same mask and normalisation statistics move once.
+        """
+        ...
+
+    def last(self, at: Tensor | None = None) -> Tensor:
+        """The same for the gradient that the step goes against as it is, after which it asks for no other.
+
+        What the method's first correction adds at w may be in it already. A step that makes its direction from
+        several gradients does not call this, and corrections are added to what it returns.
         """
         ...
 
@@ -142,7 +205,7 @@ class LocalStep(Part):
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
         """The vector that the step goes against, from one or more gradients on its batch."""
-        return gradient()
+        return gradient.last()
 
 
 class Empirical(Loss):
@@ -160,18 +223,5 @@ class Empirical(Loss):
         return self.function(forward.logits, forward.y)
 
 
-class Proximal(Correction):
+class Proximal(Pull):
     """The pull μ/2 ‖w − φ‖², whose gradient is μ(w − φ)."""
-
-    pulls = True
-    fuses = True
-
-    def __init__(self, mu: float) -> None:
-        self.mu = mu
-
-    def begin(self, assignment: Assignment) -> None:
-        self._phi, self._scratch = assignment.phi, assignment.scratch
-
-    def correct(self, g: Tensor, w: Tensor) -> None:
-        if self.mu:
-            g.add_(torch.sub(w, self._phi, out=self._scratch[: len(w)]), alpha=self.mu)

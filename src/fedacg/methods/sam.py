@@ -12,6 +12,7 @@ FedSpeed's w ← w − η[G + α(w − φ + h_i)], h_i ← h_i + Δ_i is FedDyn'
 """
 
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -39,13 +40,17 @@ class Ascent(LocalStep):
     def __init__(self, rho: float) -> None:
         self.rho = rho
 
-    def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
-        g = gradient()
-        return gradient(self.ascent(g, w).add_(w)) if self.rho else g
+    def begin(self, assignment: Assignment) -> None:
+        self._scratch = assignment.scratch
 
-    def ascent(self, g: Tensor, w: Tensor) -> Tensor:
-        """ε"""
-        return g.mul(self.rho).div_(_length(g))
+    def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
+        if not self.rho:
+            return gradient.last()
+        return gradient.last(self.ascended(gradient(), w, self._scratch[: len(w)]))
+
+    def ascended(self, g: Tensor, w: Tensor, out: Tensor) -> Tensor:
+        """w + ε, written to `out`; g may be overwritten."""
+        return torch.addcdiv(w, g, _length(g), value=self.rho, out=out)
 
 
 class AdaptiveAscent(Ascent):
@@ -56,14 +61,21 @@ class AdaptiveAscent(Ascent):
         self.eta = eta
 
     def begin(self, assignment: Assignment) -> None:
-        self._weights = torch.zeros_like(assignment.phi, dtype=torch.bool)
-        for parameter in assignment.flat.unfold(self._weights).values():
-            parameter.fill_(parameter.dim() > 1)
+        super().begin(assignment)
+        parameters = assignment.flat.unfold(assignment.flat.w).values()
+        stops = list(accumulate(parameter.numel() for parameter in parameters))
+        self._vectors = [
+            slice(stop - parameter.numel(), stop)
+            for stop, parameter in zip(stops, parameters, strict=True)
+            if parameter.dim() < 2
+        ]
 
-    def ascent(self, g: Tensor, w: Tensor) -> Tensor:
-        scale = torch.where(self._weights, w.abs() + self.eta, 1)
-        scaled = scale * g
-        return scale.mul(scaled).mul_(self.rho).div_(_length(scaled))
+    def ascended(self, g: Tensor, w: Tensor, out: Tensor) -> Tensor:
+        scale = torch.abs(w, out=out).add_(self.eta)
+        for span in self._vectors:
+            scale[..., span] = 1
+        length = _length(g.mul_(scale))
+        return torch.addcdiv(w, scale.mul_(g), length, value=self.rho, out=out)
 
 
 def add_sam(method: Method, rho: float) -> Method:

@@ -19,26 +19,22 @@ from torch import Tensor
 from fedacg.core.round import Message, Round
 from fedacg.core.vector import add_scaled
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Correction, Empirical
+from fedacg.methods.parts import Empirical, Shift
 from fedacg.methods.rules import Around, Average, Reply, State, Term, Totals
 from fedacg.methods.visit import Assignment, Departure
 
 
-class ControlVariate(Correction):
+class ControlVariate(Shift):
     """g ← g + c − c_i"""
-
-    fuses = True
 
     def __init__(self, option: float) -> None:
         self.option = option
 
     def begin(self, assignment: Assignment) -> None:
+        super().begin(assignment)
         self._c, self._own = assignment.broadcast["c"], assignment.state("c")
-        self._shift, self._total_lr = self._c - self._own, assignment.total_lr
+        self.shift, self._total_lr = self._c - self._own, assignment.total_lr
         self._full = assignment.full_gradient() if self.option == 1 else None
-
-    def correct(self, g: Tensor, w: Tensor) -> None:
-        g.add_(self._shift[: len(w)])
 
     def end(self, delta: Tensor, departure: Departure) -> None:
         option2 = add_scaled(-self._c, delta, -1 / self._total_lr)

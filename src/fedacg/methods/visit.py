@@ -48,7 +48,10 @@ class Assignment:
     """∇f_i(φ) over all examples of the client, of the sum of the losses; a row each for several clients."""
     copies: Copies
     scratch: Tensor
-    """A model-sized vector, or as many rows of it as there are clients, to write to while correcting."""
+    """A model-sized vector, or as many rows of it as there are clients, to write to within a step.
+
+    It is the local step's until that has its direction, and then each correction's in turn.
+    """
     rates: Sequence[Sequence[float]] = ()
     """The learning rate of every step, for each client."""
     randoms: Sequence[Callable[[str], torch.Generator]] = ()

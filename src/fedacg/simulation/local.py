@@ -16,7 +16,7 @@ from fedacg.core.tensors import Inputs, draws_of_layers, set_draws_of_layers
 from fedacg.core.vector import FlatModel, clip
 from fedacg.data.examples import Examples, Pipeline, feed, fetch
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Correction, Forward, LocalStep, Loss
+from fedacg.methods.parts import Correction, Forward, LocalStep, Loss, Offset
 
 
 class Optimiser(ABC):
@@ -84,7 +84,7 @@ def train(
     """Take a client's steps on `flat`, one for each rate, in place; return the mean loss over the examples."""
     w = flat.w
     optimiser = make_optimiser(settings, w)
-    gradient = _Gradient(flat, method.losses, settings, once=type(method.step) is LocalStep)
+    gradient = _Gradient(flat, method, settings)
     augment = random("augment")
     found: list[Tensor] = []
     counts: list[int] = []
@@ -94,7 +94,7 @@ def train(
         gradient.take(feed(flat, pipeline, x, augment), y)
         g = method.step.direction(gradient, w)
         with torch.no_grad():
-            correct(g, w, method.corrections, settings)
+            correct(g, w, gradient.missing, settings)
             w.add_(optimiser.direction(g, w), alpha=-rate)
         found.append(gradient.loss)
         counts.append(len(y))
@@ -110,8 +110,14 @@ def _read(scalars: Sequence[Tensor]) -> list[float]:
 class _Gradient:
     """g of one client's losses on one batch after the other, as a `methods.parts.Gradient`."""
 
-    def __init__(self, flat: FlatModel, losses: Sequence[Loss], settings: LocalSettings, *, once: bool) -> None:
-        self._flat, self._losses, self._settings, self._once = flat, losses, settings, once
+    def __init__(self, flat: FlatModel, method: Method, settings: LocalSettings) -> None:
+        self._flat, self._losses, self._settings = flat, method.losses, settings
+        self._corrections = method.corrections
+        first = self._corrections[0] if self._corrections else None
+        self._first = first if isinstance(first, Offset) and first.starts else None
+        self._offset: Offset | None = None
+        """What the present g started from."""
+        self._once = type(method.step) is LocalStep
 
     def take(self, x: Inputs, y: Tensor) -> None:
         """Go on to the next batch."""
@@ -119,14 +125,28 @@ class _Gradient:
         if not self._once:
             self._draws = draws_of_layers(self._flat.w.device)
 
+    @property
+    def missing(self) -> Sequence[Correction]:
+        """The corrections that are not yet in g."""
+        return self._corrections if self._offset is None else self._corrections[1:]
+
     def __call__(self, at: Tensor | None = None) -> Tensor:
+        self._offset = None
+        return self._ask(at)
+
+    def last(self, at: Tensor | None = None) -> Tensor:
+        self._offset = self._first
+        return self._ask(at)
+
+    def of(self, loss: Callable[[Forward], Tensor]) -> Tensor:
+        self._offset = None
+        self._pass(loss, None)
+        return self._flat.g
+
+    def _ask(self, at: Tensor | None) -> Tensor:
         loss = self._pass(lambda forward: sum_losses(self._losses, forward), at)
         if not self._asked:
             self._asked, self.loss = True, loss
-        return self._flat.g
-
-    def of(self, loss: Callable[[Forward], Tensor]) -> Tensor:
-        self._pass(loss, None)
         return self._flat.g
 
     def _pass(self, loss: Callable[[Forward], Tensor], at: Tensor | None) -> Tensor:
@@ -148,11 +168,19 @@ class _Gradient:
             return self._backward(loss)
 
     def _backward(self, loss: Callable[[Forward], Tensor]) -> Tensor:
-        self._flat.g.zero_()
+        self._start()
         with precision(self._settings, self._flat.w.device):
             value = loss(Forward(self._flat.module, self._x, self._y))
         torch.autograd.backward(value)
         return value.detach()
+
+    def _start(self) -> None:
+        """Write into g what the backward pass adds to."""
+        g = self._flat.g
+        if self._offset is None:
+            g.zero_()
+        elif (offset := self._offset.offset(self._flat.w, g)) is not g:
+            g.copy_(offset)
 
 
 def full_gradient(
@@ -186,7 +214,7 @@ def sum_losses(losses: Sequence[Loss], forward: Forward) -> Tensor:
 
 
 def correct(g: Tensor, w: Tensor, corrections: Sequence[Correction], settings: LocalSettings) -> None:
-    """Add the corrections to g, and clip the sum; each row by its own norm."""
+    """Let the corrections change g, and clip what they leave; each row by its own norm."""
     for correction in corrections:
         correction.correct(g, w)
     if settings.clip:
