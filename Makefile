@@ -20,7 +20,7 @@ pytest: $(VENV)/.installed-dev
 
 # What takes longer: kill -9, damage, clusters, browsers, deployments, real data.
 test-all: $(VENV)/.installed-dev
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow $$(grep -rl --include='test_*.py' mark.slow tests)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
