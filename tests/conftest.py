@@ -53,5 +53,6 @@ class FilesAndSingleTests(LoadFileScheduling):
         return nodeid if Path(file).name in LAST else file
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAndSingleTests:
     return FilesAndSingleTests(config, log)
