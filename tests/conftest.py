@@ -54,5 +54,6 @@ class FilesAndSingleTests(LoadFileScheduling):
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAndSingleTests:
-    return FilesAndSingleTests(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAndSingleTests | None:
+    """For `-n` without a `--dist` of the caller's own."""
+    return FilesAndSingleTests(config, log) if config.getvalue("dist") == "load" else None
