@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 # Hundreds of processes are started; none should compile the sources again, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Whole files go to one process each, as starts are shared within a file; the longest come first.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+# tests/conftest.py says which tests share a process, and in which order they come.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --no-loadscope-reorder
 
 .PHONY: demo test test-all pytest lint types format docs figures tutorials package clean
 
@@ -20,7 +20,7 @@ pytest: $(VENV)/.installed-dev
 
 # What takes longer: kill -9, damage, clusters, browsers, deployments, real data.
 test-all: $(VENV)/.installed-dev
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow $$(grep -rl --include='test_*.py' mark.slow tests)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

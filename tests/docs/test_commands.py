@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from fedacg.config.recipe import read_toml
 from fedacg.methods import METHODS, MODIFIERS
 from support.command import Command
+from support.thorough import THOROUGH
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "examples" / "README.md"])
@@ -32,6 +34,9 @@ NOT_RUN = {
     r"--methods fedavg,fedavgm,fedacg,fedadam,": "135 runs, four minutes",
 }
 """What is not run, and why; such commands are still read by test_docs.py."""
+
+IN_FULL = ("docs/README.md", "docs/start.md")
+"""Pages whose runs train as long as a reader's do; those of the others train one local epoch in place of five."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,18 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
             del sys.modules[name]
 
 
+def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the recipe that most commands name train for less: as many runs, rounds and files as the page says."""
+
+    def read(path: Path) -> dict[str, Any]:
+        tree = read_toml(path)
+        if path.name == "quickstart.toml":
+            tree["local"]["epochs"] = 1
+        return tree
+
+    monkeypatch.setattr("fedacg.config.recipe.read_toml", read)
+
+
 def do(step: Step, namespace: dict[str, Any], folder: Path, place: str) -> None:
     """Python runs in the page's namespace, or in a file's own if it is to be in a file."""
     if step.file:
@@ -130,6 +147,8 @@ def test_a_page_can_be_done_from_top_to_bottom(
 ) -> None:
     fedacg = Command(tmp_path, capsys, monkeypatch)
     (tmp_path / "tiny.toml").unlink()
+    if not THOROUGH and named(path) not in IN_FULL:
+        shorten(monkeypatch)
     for step in to_do(path):
         if step.kind != "command":
             do(step, fresh, tmp_path, named(path))

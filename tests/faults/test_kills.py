@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from support.disturbing import Plan, disturb
+from support.thorough import count
 
 ENGINES = {"serial": ["engine.name=serial"], "workers": ["engine.name=processes", "engine.workers=2"]}
-KILLS = 180
-"""In each of the six cases: more than a thousand together."""
-FULL_DISKS = 60
-STOPS = 60
+KILLS = count(120, thorough=180)
+"""In each of the six cases; half of them at different operations on files, of the first ninety."""
+FULL_DISKS = count(40, thorough=60)
+STOPS = count(40, thorough=60)
 
 
 def settings(method: str, engine: str, seconds: float = 0) -> list[str]:

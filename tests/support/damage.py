@@ -5,12 +5,14 @@ import os
 import random
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedacg.core.files import seal, unseal
+from support.thorough import THOROUGH
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ STRANGE: list[Any] = [None, True, "", "\x1b[2J", "x" * 3000, [], [[]], {}, {"a":
 
 def every_damage(run: Path, generator: random.Random) -> Iterator[Damage]:
     """Damage to every file of a run folder, in every byte range and of every kind, and files of others."""
-    for path in sorted(path for path in run.rglob("*") if path.is_file()):
+    for path in _different(sorted(path for path in run.rglob("*") if path.is_file())):
         yield from _of_bytes(path.relative_to(run), path.stat().st_size, generator)
         yield from _of_kind(path.relative_to(run))
     for folder in ("clients", "recorded"):
@@ -38,6 +40,15 @@ def every_damage(run: Path, generator: random.Random) -> Iterator[Damage]:
         yield from _of_kind(Path(folder))
     yield from _strangers(Path())
     yield from _values(run)
+
+
+def _different(paths: Iterable[Path]) -> Iterator[Path]:
+    """Of the files of clients that lie beside each other, two: of the last round's cohort, and of another."""
+    beside: Counter[Path] = Counter()
+    for path in paths:
+        beside[path.parent] += path.name[0].isdigit()
+        if THOROUGH or not path.name[0].isdigit() or beside[path.parent] <= 2:
+            yield path
 
 
 def _of_bytes(name: Path, size: int, generator: random.Random) -> Iterator[Damage]:

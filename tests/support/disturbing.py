@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import count
@@ -146,6 +146,7 @@ class Disturber:
         self._ingredients = prepare(self._experiment)
         self._play = play
         self._chance = random.Random(plan.seed)
+        self._operations = self._each_operation()
         self._server = _fork_server() if self._experiment.engine.name == "processes" else None
         self._attempts = count()
         self.report = Report()
@@ -164,9 +165,14 @@ class Disturber:
         ways = {"kill": ["operation", "operation", "byte", "instant"], "full": ["operation", "byte"]}
         return self._chance.choice(ways.get(self._plan.kind, ["instant", "twice"]))
 
+    def _each_operation(self) -> Iterator[int]:
+        """The numbers of the operations in some order, so that none comes again before all have been."""
+        while True:
+            yield from self._chance.sample(range(1, LAST_OPERATION + 1), LAST_OPERATION)
+
     def _attempt(self, run: Path, way: str) -> bool:
         """Play a run on, disturbed in this way; whether it got to its end."""
-        kind, operation = self._plan.kind, self._chance.randint(1, LAST_OPERATION)
+        kind, operation = self._plan.kind, next(self._operations) if way == "operation" else 0
         limit, instant = self._chance.randint(1, LAST_BYTE), self._chance.uniform(0, LAST_INSTANT)
         events, action = (CHANGING, die) if kind == "kill" else (WRITING, refuse)
         preparations: dict[str, Callable[[], None]] = {
