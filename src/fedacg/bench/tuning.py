@@ -228,11 +228,11 @@ def tune(
         recipe: A recipe's name, a TOML file, or an experiment.
         methods: Names, with options that are not to be searched: "fedacg:beta=0.01".
         trials: For each method.
-        strategy: `random`, or `halving`, which plays all trials shortly and only the best to the end.
+        strategy: `random`, or `halving`, which runs all trials for a few rounds and only the best to the end.
         lr: The learning rates to try; by default the range from 0.003 to 0.3.
         space: Further keys and the values to try, as in `{"local.weight_decay": [0, 0.001]}`, or a range, as in
             `{"method.lam": ["0.5..0.95"]}`.
-        seeds: Play what was chosen with each of these, on all training data, and compare the methods by that.
+        seeds: Run what was chosen with each of these, on all training data, and compare the methods by that.
         out: The folder for runs, tables and the tuned experiments.
         resume: Resume trials that were stopped; finished ones are kept anyway.
 

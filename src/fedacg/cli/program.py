@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import click
 import typer
+import typer.core
 from typer.core import TyperGroup
 
 from fedacg.cli import data, deploy
@@ -20,6 +21,9 @@ from fedacg.cli.tune import tune
 from fedacg.cli.watch import watch
 from fedacg.config.recipe import find, recipe_names
 from fedacg.version import __version__
+
+# Help is plain text. typer would escape its brackets for rich all the same, as in \[required].
+typer.core.HAS_RICH = False
 
 
 class Commands(TyperGroup):
