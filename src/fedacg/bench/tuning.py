@@ -7,8 +7,8 @@ an order of its own. So a method without options has as many trials as one with 
 without replacement, from a stream of the method's own. Trials are ranked by the validation accuracy alone; the
 test accuracy plays no part, and is reported for the chosen trial.
 
-    random     every trial is played to the end
-    halving    all are played for a ninth of the rounds, the best third for a third, the best ninth to the end
+    random     every trial is run to the end
+    halving    all are run for a ninth of the rounds, the best third for a third, the best ninth to the end
 """
 
 import math
@@ -79,7 +79,7 @@ class Tuned:
 
 
 def rungs(strategy: str, rounds: int) -> list[int]:
-    """For how many rounds trials are played, one stage after the other."""
+    """For how many rounds trials are run, one stage after the other."""
     if strategy not in STRATEGIES:
         raise InputError(f"strategy {strategy!r}: must be {' or '.join(STRATEGIES)}")
     parts = (_KEEP**2, _KEEP, 1) if strategy == "halving" else (1,)
@@ -87,7 +87,7 @@ def rungs(strategy: str, rounds: int) -> list[int]:
 
 
 class Study:
-    """The trials of several methods on one recipe; all of them are checked before the first is played."""
+    """The trials of several methods on one recipe; all of them are checked before the first is run."""
 
     def __init__(
         self,

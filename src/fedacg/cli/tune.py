@@ -43,7 +43,7 @@ def tune(
         typer.Option("--grid", "-g", help="A further key and its values, as in local.clip=0,10."),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", help="Run what was chosen with each of these seeds, and compare by that.")
+        str | None, typer.Option("--seeds", help="Run what was chosen with these seeds, and compare by that.")
     ] = None,
     settings: Set = None,
     out: Annotated[Path | None, out_option("The folder for trials and report; runs/NAME-tune by default.")] = None,
