@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--convolutions", action="store_true")
     arguments = parser.parse_args()
     columns = "".join(f" {group} at once |" for group in GROUPS)
-    print("| model | parameters | 10⁶ multiplications a step | batch | alone, µs |" + columns)
+    print("| model | parameters | 10⁶ multiplications per step | batch | alone, µs |" + columns)
     print("| --- |" + " ---: |" * (4 + len(GROUPS)))
     for model, make in (CONVOLUTIONAL if arguments.convolutions else MODELS).items():
         for batch in (10, 50):

@@ -228,6 +228,7 @@ def test_output_fits_eighty_columns(fedacg: Command, monkeypatch: pytest.MonkeyP
         assert outcome.code == 0, outcome
         assert outcome.err == ""
         assert outcome.out.strip()
+        assert "\\[" not in outcome.out
         long = [line for line in outcome.out.splitlines() if len(line.rstrip()) > 80]
         assert not long, command
 

@@ -45,6 +45,12 @@ def test_every_method_of_the_catalogue_looks_like_no_other_and_one_is_bold() -> 
     assert [name for name, style in styles.items() if style.colour == styles[HERO].colour] == [HERO]
 
 
+def test_the_methods_that_are_compared_most_differ_in_grey() -> None:
+    for compared in (("fedavg", "fedprox", "fedavgm", "fedacg"), ("fedavg", "fedavgm", "fedcm", "fedacg")):
+        usual = [of_method(name) for name in compared]
+        assert len({(style.dashes, style.bold) for style in usual}) == len(usual)
+
+
 def test_a_method_keeps_its_colour_whatever_stands_beside_it(tmp_path: Path) -> None:
     fake_run(tmp_path / "one" / "a", [0.5], "fedavg")
     fake_run(tmp_path / "one" / "b", [0.5], "fedacg")

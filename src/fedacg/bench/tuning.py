@@ -7,8 +7,8 @@ an order of its own. So a method without options has as many trials as one with 
 without replacement, from a stream of the method's own. Trials are ranked by the validation accuracy alone; the
 test accuracy plays no part, and is reported for the chosen trial.
 
-    random     every trial is played to the end
-    halving    all are played for a ninth of the rounds, the best third for a third, the best ninth to the end
+    random     every trial is run to the end
+    halving    all are run for a ninth of the rounds, the best third for a third, the best ninth to the end
 """
 
 import math
@@ -78,7 +78,7 @@ class Tuned:
 
 
 def rungs(strategy: str, rounds: int) -> list[int]:
-    """For how many rounds trials are played, one stage after the other."""
+    """For how many rounds trials are run, one stage after the other."""
     if strategy not in STRATEGIES:
         raise InputError(f"strategy {strategy!r}: must be {' or '.join(STRATEGIES)}")
     parts = (_KEEP**2, _KEEP, 1) if strategy == "halving" else (1,)
@@ -86,7 +86,7 @@ def rungs(strategy: str, rounds: int) -> list[int]:
 
 
 class Study:
-    """The trials of several methods on one recipe; all of them are checked before the first is played."""
+    """The trials of several methods on one recipe; all of them are checked before the first is run."""
 
     def __init__(
         self,
@@ -227,11 +227,11 @@ def tune(
         recipe: A recipe's name, a TOML file, or an experiment.
         methods: Names, with options that are not to be searched: "fedacg:beta=0.01".
         trials: For each method.
-        strategy: `random`, or `halving`, which plays all trials shortly and only the best to the end.
+        strategy: `random`, or `halving`, which runs all trials for a few rounds and only the best to the end.
         lr: The learning rates to try; by default the range from 0.003 to 0.3.
         space: Further keys and the values to try, as in `{"local.weight_decay": [0, 0.001]}`, or a range, as in
             `{"method.lam": ["0.5..0.95"]}`.
-        seeds: Play what was chosen with each of these, on all training data, and compare the methods by that.
+        seeds: Run what was chosen with each of these, on all training data, and compare the methods by that.
         out: The folder for runs, tables and the tuned experiments.
         resume: Resume trials that were stopped; finished ones are kept anyway.
 

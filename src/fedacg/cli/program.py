@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import click
 import typer
+import typer.core
 from typer.core import TyperGroup
 
 from fedacg import __version__
@@ -58,6 +59,10 @@ def init(
     for path in deployment.write_app(folder, experiment, nodes):
         typer.echo(path)
     typer.echo(f"how to start it: {folder / 'README.md'}")
+
+
+# Help is plain text. typer would escape its brackets for rich all the same, as in \[required].
+typer.core.HAS_RICH = False
 
 
 class Commands(TyperGroup):

@@ -115,7 +115,7 @@ def tune(
     methods: Annotated[str, typer.Option("--methods", "-m", help="Comma-separated names.")],
     trials: Annotated[int, typer.Option("--trials", "-n", help="Trials per method.")] = 15,
     strategy: Annotated[
-        str, typer.Option("--strategy", help="random, or halving: only the best third of each stage goes on.")
+        str, typer.Option("--strategy", help="random, or halving: only the best third of each stage continues.")
     ] = "random",
     lr: Annotated[
         str | None,
@@ -126,7 +126,7 @@ def tune(
         typer.Option("--grid", "-g", help="A further key and its values, as in local.clip=0,10."),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", help="Play what was chosen with each of these, and compare by that.")
+        str | None, typer.Option("--seeds", help="Run what was chosen with these seeds, and compare by that.")
     ] = None,
     settings: Set = None,
     out: Annotated[Path | None, out_option("The folder for trials and report; runs/NAME-tune by default.")] = None,

@@ -1,7 +1,7 @@
 """The catalogue of networks: `build(name, classes=…, shape=…)` checks the request and builds the network.
 
 Networks are built from torch's global generator, which the caller seeds; nothing is seeded here.
-A network of one's own is named `module:function`: any nn.Module trains, a StagedModel with every method.
+Your own network is given as `module:function`: any nn.Module trains, a StagedModel with every method.
 """
 
 import inspect

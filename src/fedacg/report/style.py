@@ -1,7 +1,8 @@
 """How methods are drawn: one colour for each, the same in every figure and on every page.
 
 There are more methods than colours the eye can distinguish, so methods that share a colour have different dashes.
-FedACG alone has its colour, and its line is bold.
+Neighbouring colours have different dashes too, so that curves can be distinguished in grey. FedACG alone has its
+colour, and its line is bold.
 """
 
 import zlib
@@ -76,7 +77,10 @@ def of_method(name: str) -> Style:
     if base == HERO:
         return Style(0, 1 + zlib.crc32("+".join(parts).encode()) % (len(DASHES) - 1))
     number = _NUMBERS.get(base, zlib.crc32(base.encode()))
-    turn = number // _CALM + (1 + zlib.crc32("+".join(parts).encode()) % (len(DASHES) - 1) if parts else 0)
+    # By five, so that the four patterns come round with other colours.
+    turn = number % _CALM % 5 + number // _CALM
+    if parts:
+        turn += 1 + zlib.crc32("+".join(parts).encode()) % (len(DASHES) - 1)
     return Style(1 + number % _CALM, turn % len(DASHES))
 
 

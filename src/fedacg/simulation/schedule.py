@@ -1,10 +1,10 @@
 """Learning-rate schedules: the rate of every local step, over the rounds and within a round.
 
-    over rounds      exponential η₀·d^(t−1) · cosine · step at milestones · constant · a function of one's own,
+    over rounds      exponential η₀·d^(t−1) · cosine · step at milestones · constant · a function of your own,
                      after a linear warm-up if there is one
-    within a round   constant · linear or cosine down to zero · a function of one's own
+    within a round   constant · linear or cosine down to zero · a function of your own
 
-A function of one's own is named `package:function`. Over rounds it is called with (round, rounds), counted from 1;
+Your own function is given as `package:function`. Over rounds it is called with (round, rounds), counted from 1;
 within a round with (step, steps), counted from 0; it returns the factor on the rate.
 """
 

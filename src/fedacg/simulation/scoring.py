@@ -1,4 +1,4 @@
-"""What an evaluation measures: sums over parts of a set, the figures that follow, and metrics of one's own.
+"""What an evaluation measures: sums over parts of a set, the figures that follow, and users' own metrics.
 
 Which figures suit a task follows from the loss and the labels, by the first line that fits:
 
