@@ -12,15 +12,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from fedacg.config.sections import LocalSettings
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import Examples, FederatedData, Pipeline, fetch_together
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.methods.method import Method
-from fedacg.methods.parts import IGNORED, Forward, Loss
-from fedacg.simulation.local import Streams, correct, make_optimiser, orders, precision, sum_losses
+from fedacg.methods.parts import IGNORED, Empirical, Forward, ForwardRows, Loss
+from fedacg.simulation.local import Streams, correct, make_optimiser, orders, precision
 
 _GROUP = 64
 """Clients that are trained at once, at most."""
@@ -75,7 +74,7 @@ class _Gradient:
     """g of every client's losses on its own batch, a row each, as a `methods.parts.Gradient`."""
 
     def __init__(self, flat: FlatModel, losses: Sequence[Loss], settings: LocalSettings) -> None:
-        self._objective, self._settings = _Objective(flat, losses), settings
+        self._flat, self._losses, self._settings = flat, losses, settings
 
     def take(self, w: Tensor, x: Tensor, y: Tensor) -> None:
         """Go on to the next batch, of the clients that these rows are of."""
@@ -84,7 +83,7 @@ class _Gradient:
     def __call__(self, at: Tensor | None = None) -> Tensor:
         point = self._w if at is None else at.expand(self._w.shape)
         with precision(self._settings, point.device):
-            loss, g = self._objective.differentiate(point, self._x, self._y)
+            loss, g = _differentiate(self._flat, self._losses, point, self._x, self._y)
         if not self._asked:
             self.loss, self._asked = loss, True
         return g
@@ -93,29 +92,17 @@ class _Gradient:
         raise NotImplementedError("a step that asks for another loss does not fuse")
 
 
-class _Objective(nn.Module):
-    """The sum of the losses as a function of rows of parameters."""
-
-    def __init__(self, flat: FlatModel, losses: Sequence[Loss]) -> None:
-        super().__init__()
-        self.module = flat.module
-        self._flat, self._losses = flat, losses
-        self._of_rows = vmap(self._of_row, randomness="error")
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return sum_losses(self._losses, Forward(self.module, x, y))
-
-    def differentiate(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Every row's loss on its own batch, and the gradients, a row each."""
-        w = w.detach().requires_grad_()
-        loss: Tensor = self._of_rows(w, x, y)
-        (g,) = torch.autograd.grad(loss.sum(), w)
-        return loss.detach(), g
-
-    def _of_row(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        parameters = {f"module.{name}": part for name, part in self._flat.unfold(w).items()}
-        loss: Tensor = functional_call(self, parameters, (x, y))
-        return loss
+def _differentiate(
+    flat: FlatModel, losses: Sequence[Loss], w: Tensor, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The sum of the losses of every row on its own batch, and the gradients, a row each."""
+    w = w.detach().requires_grad_()
+    forward = ForwardRows(flat, w, x, y)
+    total = losses[0].of_rows(forward)
+    for loss in losses[1:]:
+        total = total + loss.of_rows(forward)
+    (g,) = torch.autograd.grad(total.sum(), w)
+    return total.detach(), g
 
 
 @dataclass(frozen=True)
@@ -203,10 +190,10 @@ def obstacle(
         return f"model: has a buffer, {buffer}, which may change with every client"
     if channels_last:
         return "model: its layout is channels-last, in which many clients at once cannot be computed"
-    return _try(module, data, method, batch)
+    return _try(module, data, batch)
 
 
-def _try(module: nn.Module, data: FederatedData, method: Method, batch: int) -> str | None:
+def _try(module: nn.Module, data: FederatedData, batch: int) -> str | None:
     """Take the gradients of two batches at once, a short one among them, and compare with those of each alone."""
     client = max(range(min(len(data.clients), _GROUP)), key=data.clients.size)
     longest = min(batch, data.clients.size(client))
@@ -214,19 +201,19 @@ def _try(module: nn.Module, data: FederatedData, method: Method, batch: int) -> 
     assert isinstance(x, Tensor)
     filled = y.clone()
     filled[max(1, longest // 2) :] = IGNORED
-    flat = FlatModel(clone(module))
+    flat, plain = FlatModel(clone(module)), Empirical()
     flat.module.train()
     x = flat.prepare(data.pipeline(x))
     w, xs, ys = flat.w.expand(2, -1).contiguous(), x.expand(2, *x.shape), torch.stack([y, filled])
     try:
         with warnings.catch_warnings(action="error"):  # torch warns where it would go through the rows one by one
-            _, g = _Objective(flat, method.losses).differentiate(w, xs, ys)
+            _, g = _differentiate(flat, [plain], w, xs, ys)
     except Exception as error:  # a network may raise anything
         reason = str(error).partition("\n")[0].rstrip(".")
         return f"model: {type(module).__name__} cannot be computed for many clients at once: {reason}"
     for row, count in zip(g, (longest, max(1, longest // 2)), strict=True):
         flat.g.zero_()
-        torch.autograd.backward(sum_losses(method.losses, Forward(flat.module, x[:count], y[:count])))
+        torch.autograd.backward(plain(Forward(flat.module, x[:count], y[:count])))
         if not torch.allclose(row, flat.g, rtol=1e-3, atol=1e-3 * float(flat.g.abs().max())):
             return f"model: {type(module).__name__} mixes the examples of a batch, so that none can be ignored"
     return None
