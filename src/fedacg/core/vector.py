@@ -173,7 +173,7 @@ class FlatModel:
     def unfold_rows(self, vectors: Tensor) -> dict[int, Tensor]:
         """The parameters that the rows of a matrix hold, as views, by the id of the module's own; plain layout."""
         parts = torch.split(vectors, [p.numel() for p in self._parameters], dim=1)
-        return {id(p): part.unflatten(1, p.shape) for p, part in zip(self._parameters, parts, strict=True)}
+        return {id(p): part.view(-1, *p.shape) for p, part in zip(self._parameters, parts, strict=True)}
 
     def prepare(self, x: Tensor) -> Tensor:
         """An input in the model's own type and memory layout."""

@@ -91,7 +91,7 @@ class ForwardRows:
     def outputs_of(self, module: nn.Module) -> Tensor:
         """The outputs for all batches of a network that is the same for all clients."""
         outputs: Tensor = module(self.x.flatten(0, 1))
-        return outputs.unflatten(0, self.x.shape[:2])
+        return outputs.view(*self.x.shape[:2], *outputs.shape[1:])
 
     def cross_entropy(self, logits: Tensor) -> Tensor:
         """Every client's mean cross-entropy over the examples that count."""

@@ -19,7 +19,7 @@ from fedacg.data.examples import Examples, FederatedData, Pipeline, fetch_togeth
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.methods.method import Method
 from fedacg.methods.parts import IGNORED, Empirical, Forward, ForwardRows, Loss
-from fedacg.simulation.local import Streams, correct, make_optimiser, orders, precision
+from fedacg.simulation.local import correct, make_optimiser, orders, precision
 
 _GROUP = 64
 """Clients that are trained at once, at most."""
@@ -37,7 +37,7 @@ def train(
     method: Method,
     settings: LocalSettings,
     rates: Sequence[Sequence[float]],
-    randoms: Sequence[Streams],
+    seeds: Sequence[Callable[[str], int]],
 ) -> list[float]:
     """Take the steps of each client on its row of w, one for each of its rates, in place; return the mean losses.
 
@@ -47,7 +47,7 @@ def train(
     optimiser = make_optimiser(settings, w)
     columns = _columns(rates, w)
     found: list[tuple[Tensor, Tensor]] = []
-    for number, step in enumerate(_steps(flat, clients, pipeline, settings.batch, list(map(len, rates)), randoms)):
+    for number, step in enumerate(_steps(flat, clients, pipeline, settings.batch, list(map(len, rates)), seeds)):
         rows = w[: len(step.y)]
         gradient.take(rows, step.x, step.y)
         g = method.step.direction(gradient, rows)
@@ -121,15 +121,18 @@ def _steps(
     pipeline: Pipeline,
     batch: int,
     counts: Sequence[int],
-    randoms: Sequence[Streams],
+    seeds: Sequence[Callable[[str], int]],
 ) -> Iterator[_Step]:
     """The group's steps, with each client's batches as local.py would have them."""
     lengths = [len(examples) for examples in clients]
-    streams = [
-        orders(length, batch, count, random("shuffle"))
-        for length, count, random in zip(lengths, counts, randoms, strict=True)
-    ]
-    order = torch.cat([part for stream in streams for part in stream])
+    shuffle = torch.Generator()  # one for all: a client's orders are drawn before the next client's
+    order = torch.cat(
+        [
+            part
+            for length, count, seed in zip(lengths, counts, seeds, strict=True)
+            for part in orders(length, batch, count, shuffle.manual_seed(seed("shuffle")))
+        ]
+    )
     n, k = torch.tensor([lengths, counts]).unsqueeze(2)
     epoch = -(-n // batch)  # in steps
     seen = k // epoch * n + (k % epoch * batch).clamp(max=n)
@@ -153,7 +156,12 @@ def _steps(
         y = torch.cat([y, torch.full_like(y[:1], IGNORED)])
         for number, working in enumerate((sizes > 0).sum(dim=0).tolist()):
             here = places[:working, number]
-            yield _Step(sizes[:working, number], x[here], y[here])
+            yield _Step(sizes[:working, number], _take(x, here), _take(y, here))
+
+
+def _take(rows: Tensor, places: Tensor) -> Tensor:
+    """The rows at these places, in the shape of the places; several times as fast as `rows[places]`."""
+    return rows.index_select(0, places.flatten()).view(*places.shape, *rows.shape[1:])
 
 
 def group_size(parameters: int) -> int:

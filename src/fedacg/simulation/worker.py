@@ -130,7 +130,7 @@ class Worker:
         start = self._start(broadcast["phi"])
         w.copy_(start)
         losses = fused.train(
-            flat, w, clients, job.data.pipeline, job.method, job.local, rates, [task.random for task in tasks]
+            flat, w, clients, job.data.pipeline, job.method, job.local, rates, [task.seed_of for task in tasks]
         )
 
         torch.sub(w, start, out=deltas)
