@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Empirical, Forward, Loss
+from fedacg.methods.parts import Empirical, Forward, ForwardRows, Loss
 from fedacg.methods.rules import Average
 
 _EPSILON = 1e-8
@@ -21,6 +21,7 @@ class Decorrelation(Loss):
     """β·(1/B)·mean of the squared off-diagonal entries of XᵀX"""
 
     needs = frozenset({"stages"})
+    fuses = True
 
     def __init__(self, beta: float) -> None:
         self.beta = beta
@@ -35,6 +36,18 @@ class Decorrelation(Loss):
         products = x.T @ x
         off_diagonal = products - torch.diag(products.diagonal())
         return self.beta * off_diagonal.square().sum() / (width * (width - 1)) / batch
+
+    def of_rows(self, forward: ForwardRows) -> Tensor:
+        features, counts = forward.features, forward.counts.unsqueeze(2)
+        width, batch = features.shape[2], counts.sum(dim=1, keepdim=True)
+        if width == 1:
+            return features.new_zeros(len(features))
+        centred = (features - features.where(counts, 0).sum(dim=1, keepdim=True) / batch).where(counts, 0)
+        variance = centred.square().sum(dim=1, keepdim=True) / (batch - 1).clamp(min=1)
+        x = centred / torch.sqrt(variance + _EPSILON)
+        products = x.transpose(1, 2) @ x
+        off_diagonal = products - torch.diag_embed(products.diagonal(dim1=1, dim2=2))
+        return self.beta * off_diagonal.square().sum(dim=(1, 2)) / (width * (width - 1)) / batch.flatten()
 
 
 def feddecorr(beta: float, server_lr: float) -> Method:

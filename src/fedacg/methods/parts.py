@@ -205,6 +205,7 @@ class Empirical(Loss):
         return self.function(forward.logits, forward.y)
 
     def of_rows(self, forward: ForwardRows) -> Tensor:
+        assert self.fuses
         return forward.cross_entropy(forward.logits)
 
 

@@ -133,6 +133,9 @@ def _steps(
             for part in orders(length, batch, count, shuffle.manual_seed(seed("shuffle")))
         ]
     )
+    augments = (
+        [] if _augments_nothing(pipeline) else [torch.Generator().manual_seed(seed("augment")) for seed in seeds]
+    )
     n, k = torch.tensor([lengths, counts]).unsqueeze(2)
     epoch = -(-n // batch)  # in steps
     seen = k // epoch * n + (k % epoch * batch).clamp(max=n)
@@ -149,14 +152,28 @@ def _steps(
         x, y = fetch_together(clients[:active], order[batches[count]], sizes.sum(dim=1))
         assert isinstance(x, Tensor)  # see `obstacle`
         x, y = x.to(flat.w.device), y.to(flat.w.device)
+        x = flat.prepare(pipeline(x) if _augments_nothing(pipeline) else _augment(pipeline, x, sizes, augments))
         # Short batches are filled up with an example to be ignored, which is put behind all others.
         places = torch.full_like(batches, len(y))
         places[count] = torch.arange(len(y))
-        x = flat.prepare(pipeline(torch.cat([x, x[:1]])))
+        x = torch.cat([x, x[:1]])
         y = torch.cat([y, torch.full_like(y[:1], IGNORED)])
         for number, working in enumerate((sizes > 0).sum(dim=0).tolist()):
             here = places[:working, number]
             yield _Step(sizes[:working, number], _take(x, here), _take(y, here))
+
+
+def _augments_nothing(pipeline: Pipeline) -> bool:
+    """Whether a pipeline is known to draw nothing, so that it can take the batches of all clients at once."""
+    plain = isinstance(pipeline, ImagePipeline) and pipeline.augment is None
+    return plain or isinstance(pipeline, PlainPipeline)
+
+
+def _augment(pipeline: Pipeline, x: Tensor, sizes: Tensor, augments: Sequence[torch.Generator]) -> Tensor:
+    """The clients' batches through the pipeline, each with the client's own stream, as local.py has them."""
+    streams = [augments[client] for client, row in enumerate(sizes) for _ in row]
+    batches = torch.split(x, sizes.flatten().tolist())
+    return torch.cat([pipeline(part, mine) for part, mine in zip(batches, streams, strict=True) if len(part)])
 
 
 def _take(rows: Tensor, places: Tensor) -> Tensor:
@@ -188,11 +205,6 @@ def obstacle(
         return "data: the labels are floating point, and a batch that is filled up needs a label to ignore"
     if not isinstance(data.clients[0].fetch(torch.zeros(1, dtype=torch.int64))[0], Tensor):
         return "data: the inputs are several tensors, and many clients at once take one"
-    pipeline = data.pipeline
-    if not isinstance(pipeline, PlainPipeline) and not (
-        isinstance(pipeline, ImagePipeline) and pipeline.augment is None
-    ):
-        return f"data: {type(pipeline).__name__} augments batches, or may, and a client's draws are its own"
     buffer = next((name for name, _ in module.named_buffers()), None)
     if buffer is not None:
         return f"model: has a buffer, {buffer}, which may change with every client"

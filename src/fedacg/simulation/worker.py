@@ -286,13 +286,18 @@ class Worker:
             local=self.job.local,
             steps=steps[0] if alone else _column(steps, scratch),
             total_lr=totals[0] if alone else _column(totals, scratch),
-            label_counts=lambda: _label_counts(clients[0], self.job.data.classes).to(self.device),
+            label_counts=lambda: self._label_counts(clients).view(*scratch.shape[:-1], -1),
             full_gradient=lambda: self._full_gradient(tasks, clients, broadcast).view(scratch.shape),
             copies=self._copies,
             scratch=scratch,
             rates=rates,
             randoms=[task.random for task in tasks],
         )
+
+    def _label_counts(self, clients: Sequence[Examples]) -> Tensor:
+        """n_{i,c} of these clients, a row each."""
+        counts = [torch.bincount(labels(examples), minlength=self.job.data.classes) for examples in clients]
+        return torch.stack(counts).to(self.device)
 
     def _full_gradient(self, tasks: Sequence[Task], clients: Sequence[Examples], broadcast: Message) -> Tensor:
         """∇f_i(φ) of these clients, a row each; leaves the model at φ."""
@@ -361,7 +366,3 @@ def _column(numbers: Sequence[float], like: Tensor) -> Tensor:
 
 def _to(message: Message, device: torch.device) -> Message:
     return {name: tensor.to(device) for name, tensor in message.items()}
-
-
-def _label_counts(examples: Examples, classes: int) -> Tensor:
-    return torch.bincount(labels(examples), minlength=classes)
