@@ -35,6 +35,7 @@ from fedacg.simulation.engine import (
     chunks,
 )
 from fedacg.simulation.local import full_gradient, train
+from fedacg.simulation.passes import examples_per_pass
 from fedacg.simulation.schedule import rates_of_steps, total_rate
 from fedacg.simulation.scoring import Evaluation, measure, total
 
@@ -74,6 +75,7 @@ class Worker:
         self._sent: Message = {}
         self._broadcast: Message = {}
         self._delta = torch.empty_like(self.flat.w)
+        self._pass = 0
         if job.group > 1:
             self._w, self._deltas = self._delta.new_empty(2, job.group, len(self._delta))
 
@@ -243,13 +245,25 @@ class Worker:
         """Sums over the examples from `first` up to `last` for the model as it is."""
         flat = self.flat
         flat.module.eval()
-        x, y = fetch(examples, torch.arange(first, last), self.device)
-        forward = Forward(flat.module, feed(flat, self._data.pipeline, x), y)
-        loss = float(self.job.method.empirical(forward)) * len(y)
+        found, seen = [], []
+        for index in torch.split(torch.arange(first, last), self._pass_over(examples)):
+            x, y = fetch(examples, index, self.device)
+            forward = Forward(flat.module, feed(flat, self._data.pipeline, x), y)
+            loss = float(self.job.method.empirical(forward)) * len(y)
+            found.append(measure(self.job.aim, forward.logits, y, loss))
+            if see is not None:
+                outputs = forward.logits.cpu()  # NumPy has no bfloat16
+                seen.append((outputs.float() if outputs.dtype == torch.bfloat16 else outputs, y.cpu()))
         if see is not None:
-            outputs = forward.logits.cpu()
-            see(outputs.float() if outputs.dtype == torch.bfloat16 else outputs, y.cpu())  # NumPy has no bfloat16
-        return measure(self.job.aim, forward.logits, y, loss)
+            see(*map(torch.cat, zip(*seen, strict=True)))
+        return total(found)
+
+    def _pass_over(self, examples: Examples) -> int:
+        """How many examples go through the network at once; found once, with the first."""
+        if not self._pass and len(examples):
+            x, _ = fetch(examples, torch.arange(1), self.device)
+            self._pass = examples_per_pass(self.flat.module, feed(self.flat, self._data.pipeline, x))
+        return self._pass or 1
 
     def _examples(self, task: Task) -> Examples:
         """What a client trains on."""
