@@ -32,7 +32,7 @@ PARTS = {
         "who takes part, and their tasks": [("sampling.py", "attendance"), ("federation.py", "_tasks")],
         "the clients' work": [("worker.py", "serve")],
         "· batches: shuffle, fetch, fill up": [("fused.py", "_steps")],
-        "· network, loss and gradients": [("fused.py", "differentiate")],
+        "· network, loss and gradients": [("fused.py", "_differentiate")],
         "· corrections, clip, decay": [("local.py", "correct"), ("local.py", "direction")],
         "replies decoded, checked, counted, averaged": [("replies.py", "groups"), ("rules.py", "add")],
     },

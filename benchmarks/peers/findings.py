@@ -97,7 +97,7 @@ def markdown(found: Found, machine: str) -> str:
             lines.append(f"| {' | '.join(cells)} |")
     versions = [
         f"- {LABELS[peer.name]}: " + ", ".join(f"{name} {number}" for name, number in peer.versions.items())
-        for peer in next(iter(found.values()))
+        for peer in {peer.name: peer for peers in found.values() for peer in peers}.values()
     ]
     return "\n".join([*lines, "", *versions, f"- {machine}", ""])
 

@@ -13,7 +13,7 @@ from fedacg.config.sections import AnalysisSettings
 from fedacg.core.vector import FlatModel
 from fedacg.errors import InputError
 from fedacg.runs.recording import Recorded, Recorder, load
-from fedacg.simulation.drift import Drift, stage_slices
+from fedacg.simulation.probes import Drift, stage_slices
 from fedacg.simulation.replies import Arrivals
 
 

@@ -11,7 +11,7 @@ from fedacg.errors import InputError
 from fedacg.runs import recording
 from fedacg.runs.build import prepare
 from fedacg.runs.runner import Result, play
-from fedacg.simulation.drift import Drift
+from fedacg.simulation.probes import Drift
 from fedacg.simulation.replies import Arrivals
 from support.command import Command
 from support.runs import StopAfter, digest, tiny

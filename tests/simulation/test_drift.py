@@ -11,8 +11,8 @@ import fedacg
 from fedacg import models
 from fedacg.core.vector import FlatModel
 from fedacg.models import StagedModel
-from fedacg.simulation.drift import Drift, stage_slices
 from fedacg.simulation.metrics import RoundMetrics
+from fedacg.simulation.probes import Drift, stage_slices
 from fedacg.simulation.replies import Arrivals
 from support.quadratics import Point, client, half_square
 

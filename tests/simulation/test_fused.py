@@ -18,7 +18,14 @@ from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, override
 from fedacg.config.sections import LocalSettings
 from fedacg.core.randomness import generator
-from fedacg.data.examples import FederatedData, SpanExamples, TensorExamples, ViewExamples, fetch_together
+from fedacg.data.examples import (
+    FederatedData,
+    Pipeline,
+    SpanExamples,
+    TensorExamples,
+    ViewExamples,
+    fetch_together,
+)
 from fedacg.data.own_data import from_pairs
 from fedacg.data.pipelines import Augment, ImagePipeline
 from fedacg.engines import Engine
@@ -82,6 +89,9 @@ FUSABLE = [
     "fedsmoo",
     "fedgate",
     "fedcomgate",
+    "fedlc",
+    "fedntd:beta=0.4",
+    "feddecorr:beta=0.3",
 ]
 PLAIN = {"epochs": 2, "batch": 4, "lr": 0.2}
 LOCAL: dict[str, dict[str, Any]] = {
@@ -101,11 +111,17 @@ LOCAL: dict[str, dict[str, Any]] = {
 }
 
 
-def network(*layers: nn.Module) -> nn.Module:
+def network(*layers: nn.Module, features: int = 6) -> nn.Module:
     """A small network that starts the same every time; layers come between its two linear ones."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(6, 8), *layers, nn.Tanh(), nn.Linear(8, 4))
+        return nn.Sequential(nn.Linear(features, 8), *layers, nn.Tanh(), nn.Linear(8, 4))
+
+
+def staged() -> nn.Module:
+    """The same made of a stage and a head."""
+    first, tanh, last = network().children()
+    return models.StagedModel([nn.Sequential(first, tanh)], last)
 
 
 def data(sizes: tuple[int, ...] = UNEQUAL, shape: tuple[int, ...] = (6,)) -> FederatedData:
@@ -172,7 +188,7 @@ def test_a_method_gives_the_same_fused_and_one_by_one(method: str, sizes: tuple[
     everybody = "full participation" in methods.build(method.partition(":")[0]).needs
     cohort = {"fraction": 1.0 if everybody else 0.8}
     one, other = (
-        played(described(method, fuse, local, cohort=cohort), network().double(), data(sizes))
+        played(described(method, fuse, local, cohort=cohort), staged().double(), data(sizes))
         for fuse in ("on", "off")
     )
     assert_same(one, other, 1e-12)
@@ -225,10 +241,23 @@ class Tied(nn.Module):
         return hidden
 
 
+def chain_of_layers() -> nn.Module:
+    """Layers that all rows take at once and others, among them one that does not train and one with a hook."""
+    fixed, watched = nn.Linear(6, 6).requires_grad_(False), nn.Linear(8, 8)
+    watched.register_forward_hook(lambda layer, given, found: found.cos())
+    last = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 4))
+    middle = nn.Linear(6, 8, bias=False), nn.GELU(), watched, nn.LayerNorm(8)
+    return nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Flatten(), fixed, *middle, last)
+
+
 @pytest.mark.parametrize(
     ("make", "shape"),
-    [(Tied, (6,)), (lambda: models.build("cnn", classes=4, shape=(1, 8, 8)), (1, 8, 8))],
-    ids=["own", "cnn"],
+    [
+        (Tied, (6,)),
+        (chain_of_layers, (6,)),
+        (lambda: models.build("cnn", classes=4, shape=(1, 8, 8)), (1, 8, 8)),
+    ],
+    ids=["own", "chain", "cnn"],
 )
 def test_other_networks_fuse_too(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     results = []
@@ -238,6 +267,30 @@ def test_other_networks_fuse_too(make: Callable[[], nn.Module], shape: tuple[int
             ingredients = Ingredients(make().double(), False, data(shape=shape), methods.build("fedacg"))
         results.append(play(described("fedacg", fuse, rounds=2), ingredients, engine=SerialEngine()))
     assert_same(*results, 1e-11)
+
+
+class Noise:
+    """A pipeline of one's own that draws for every example."""
+
+    def __call__(self, x: Tensor, augment: torch.Generator | None = None) -> Tensor:
+        return x if augment is None else x + torch.randn(x.shape, generator=augment, dtype=x.dtype)
+
+
+@pytest.mark.parametrize("pipeline", [ImagePipeline((0.5,), (0.5,), augment=Augment()), Noise()])
+def test_augmentation_is_each_clients_own(pipeline: Pipeline) -> None:
+    source = torch.Generator().manual_seed(1)
+    images = [torch.randint(256, (n, 1, 6, 6), generator=source, dtype=torch.uint8) for n in UNEQUAL]
+    inputs = images if isinstance(pipeline, ImagePipeline) else [each.double() / 255 for each in images]
+    pairs = [(each, torch.randint(4, (len(each),), generator=source)) for each in inputs]
+    one, other = (
+        played(
+            described("fedacg", fuse, {"epochs": 5, "lr": 0.01}),
+            nn.Sequential(nn.Flatten(), network(features=36)).double(),
+            from_pairs(pairs, pairs[0], pipeline=pipeline),
+        )
+        for fuse in ("on", "off")
+    )
+    assert_same(one, other, 1e-11)
 
 
 def test_rows_are_clipped_by_their_own_norms() -> None:
@@ -321,13 +374,12 @@ def test_a_cohort_of_eight_is_trained_in_three_groups(monkeypatch: pytest.Monkey
     assert calls == [2, 3, 3]
 
 
-def fused_job(loss: Callable[[Tensor, Tensor], Tensor] | None = None) -> Job:
-    method = methods.build("fedavg")
+def fused_job(module: nn.Module | None = None) -> Job:
     return Job(
-        module=network(),
+        module=module or network(),
         channels_last=False,
         data=data(),
-        method=method.with_loss(loss) if loss else method,
+        method=methods.build("fedavg"),
         local=LocalSettings(epochs=2, batch=4),
         seed=0,
         evaluate_batch=100,
@@ -363,14 +415,15 @@ def test_few_slots_and_dead_workers_change_nothing(pool: ProcessEngine, monkeypa
 def test_a_group_that_kills_its_workers_is_named() -> None:
     here = os.getpid()  # where a step is rehearsed
 
-    def deadly(outputs: Tensor, y: Tensor) -> Tensor:
-        if os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return outputs.sum()
+    class Deadly(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            if os.getpid() != here:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().forward(x)
 
     told = r"training clients 3, 4, 5 in round 1 ended its worker 3 times"
     with closing(ProcessEngine(1)) as engine, pytest.raises(RunError, match=told):
-        deltas(engine, fused_job(deadly))
+        deltas(engine, fused_job(Deadly(6, 4)))
 
 
 SIXTEEN = ("cohort.size=16", "rounds=6")
@@ -411,11 +464,6 @@ def ingredients(
     return Ingredients(module or network(), layout, federated or data((8,) * 20), methods.build(method))
 
 
-def augmented() -> FederatedData:
-    images = [(torch.zeros(4, 1, 6, 6, dtype=torch.uint8), torch.arange(4))] * 20
-    return from_pairs(images, images[0], pipeline=ImagePipeline((0.5,), (0.5,), augment=Augment()))
-
-
 def regression() -> FederatedData:
     pairs = [(torch.zeros(4, 6), torch.zeros(4, 4))] * 20
     return from_pairs(pairs, pairs[0])
@@ -439,14 +487,9 @@ OBSTACLES: dict[str, tuple[Callable[[], Ingredients], str]] = {
         "model: StagedModel .*lstm",
     ),
     "layout": (lambda: ingredients(layout=True), "model: its layout is channels-last"),
-    "augmentation": (
-        lambda: ingredients(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), federated=augmented()),
-        "data: ImagePipeline",
-    ),
     "labels that are no classes": (lambda: ingredients(federated=regression()), "data: the labels"),
     "MOON": (lambda: ingredients(models.build("mlp", classes=4, shape=(6,)), "moon"), "method: .*Contrastive"),
     "FedMLB": (lambda: ingredients(models.build("mlp", classes=4, shape=(6,)), "fedmlb"), "method: .*Branches"),
-    "FedLC": (lambda: ingredients(method="fedlc"), "method: its part Calibrated"),
 }
 
 
@@ -459,8 +502,8 @@ def test_what_cannot_be_fused_is_named_and_left_alone(make: Callable[[], Ingredi
 
 
 def test_a_refusal_comes_before_a_folder_is_begun(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Calibrated"):
-        play(described("fedlc"), ingredients(method="fedlc"), folder=tmp_path / "run", engine=SerialEngine())
+    with pytest.raises(InputError, match="Contrastive"):
+        play(described("moon"), ingredients(staged(), "moon"), folder=tmp_path / "run", engine=SerialEngine())
     assert not (tmp_path / "run").exists()
 
 

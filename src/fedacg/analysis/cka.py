@@ -37,7 +37,7 @@ from fedacg.errors import InputError
 from fedacg.models import StagedModel
 from fedacg.runs.build import Ingredients
 from fedacg.runs.recording import Recorded
-from fedacg.simulation.drift import stage_slices
+from fedacg.simulation.probes import stage_slices
 
 _COLUMNS = 4096
 """Number of features held in float64 at a time, in addition to those in the network's own type."""

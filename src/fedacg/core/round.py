@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedacg.core.randomness import generator
+from fedacg.core.randomness import generator, stream_seed
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,10 @@ class Round:
     def random(self, purpose: str, *where: int) -> torch.Generator:
         """A stream of randomness for this purpose in this round, at the server or for one client."""
         return generator(self.seed, purpose, self.number, *where)
+
+    def seed_of(self, purpose: str, *where: int) -> int:
+        """The seed of that stream."""
+        return stream_seed(self.seed, purpose, self.number, *where)
 
 
 Message = Mapping[str, Tensor]

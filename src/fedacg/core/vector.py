@@ -175,6 +175,11 @@ class FlatModel:
             for name, p, part in zip(self._names, self._parameters, parts, strict=True)
         }
 
+    def unfold_rows(self, vectors: Tensor) -> dict[int, Tensor]:
+        """The parameters that the rows of a matrix hold, as views, by the id of the module's own; plain layout."""
+        parts = torch.split(vectors, [p.numel() for p in self._parameters], dim=1)
+        return {id(p): part.view(-1, *p.shape) for p, part in zip(self._parameters, parts, strict=True)}
+
     def prepare(self, x: Tensor) -> Tensor:
         """An input in the model's own type and memory layout."""
         if x.is_floating_point() and x.dtype != self.w.dtype:

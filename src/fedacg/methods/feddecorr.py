@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Empirical, Forward, Loss
+from fedacg.methods.parts import Empirical, Forward, ForwardRows, Loss
 from fedacg.methods.rules import Average
 
 _EPSILON = 1e-8
@@ -21,6 +21,7 @@ class Decorrelation(Loss):
     """β·(1/B)·mean of the squared off-diagonal entries of XᵀX"""
 
     needs = frozenset({"stages"})
+    fuses = True
 
     def __init__(self, beta: float) -> None:
         self.beta = beta
@@ -34,14 +35,29 @@ class Decorrelation(Loss):
         x = centred / torch.sqrt(centred.var(dim=0) + _EPSILON)
         return self.beta * _off_diagonal(x) / (width * (width - 1)) / batch
 
+    def of_rows(self, forward: ForwardRows) -> Tensor:
+        features, counts = forward.features, forward.counts.unsqueeze(2)
+        width, batch = features.shape[2], counts.sum(dim=1, keepdim=True)
+        if width == 1:
+            return features.new_zeros(len(features))
+        centred = (features - features.where(counts, 0).sum(dim=1, keepdim=True) / batch).where(counts, 0)
+        variance = centred.square().sum(dim=1, keepdim=True) / (batch - 1).clamp(min=1)
+        x = centred / torch.sqrt(variance + _EPSILON)
+        return self.beta * _off_diagonal(x) / (width * (width - 1)) / batch.flatten()
+
 
 def _off_diagonal(x: Tensor) -> Tensor:
-    """Σ_{a≠b} (XᵀX)²_{ab}, without the matrix XᵀX where XXᵀ is smaller: both have the same sum of squares."""
-    batch, width = x.shape
+    """Σ_{a≠b} (XᵀX)²_{ab}, of one matrix or of several.
+
+    Where XXᵀ is smaller than XᵀX, it takes its place: both have the same sum of squares.
+    """
+    batch, width = x.shape[-2:]
     if width > batch:
-        return (x @ x.T).square().sum() - x.square().sum(dim=0).square().sum()
-    products = x.T @ x
-    return (products - torch.diag(products.diagonal())).square().sum()
+        squares, diagonal = (x @ x.mT).square(), x.square().sum(dim=-2)
+        return squares.sum(dim=(-2, -1)) - diagonal.square().sum(dim=-1)
+    products = x.mT @ x
+    diagonal = torch.diag_embed(products.diagonal(dim1=-2, dim2=-1))
+    return (products - diagonal).square().sum(dim=(-2, -1))
 
 
 def feddecorr(beta: float, server_lr: float) -> Method:

@@ -11,13 +11,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Forward, Loss
+from fedacg.methods.parts import Forward, ForwardRows, Loss
 from fedacg.methods.rules import Average
 from fedacg.methods.visit import Assignment
 
 
 class Calibrated(Loss):
     """CE on z_c − τ·n_{i,c}^{−1/4}, over the classes with n_{i,c} > 0"""
+
+    fuses = True
 
     def __init__(self, tau: float) -> None:
         self.tau = tau
@@ -28,9 +30,15 @@ class Calibrated(Loss):
         self._shift = torch.where(counts > 0, margin, -torch.inf)
 
     def __call__(self, forward: Forward) -> Tensor:
+        return cross_entropy(forward.logits + self._shift_for(forward.logits.shape[1]), forward.y)
+
+    def of_rows(self, forward: ForwardRows) -> Tensor:
+        rows, _, outputs = forward.logits.shape
+        return forward.cross_entropy(forward.logits + self._shift_for(outputs)[:rows].unsqueeze(1))
+
+    def _shift_for(self, outputs: int) -> Tensor:
         # A network may have outputs without any label in the federation; they are absent classes too.
-        unnamed = forward.logits.shape[1] - len(self._shift)
-        return cross_entropy(forward.logits + pad(self._shift, (0, unnamed), value=-torch.inf), forward.y)
+        return pad(self._shift, (0, outputs - self._shift.shape[-1]), value=-torch.inf)
 
 
 def fedlc(tau: float, server_lr: float) -> Method:

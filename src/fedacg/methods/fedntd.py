@@ -11,13 +11,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Forward, Loss
+from fedacg.methods.parts import Forward, ForwardRows, Loss
 from fedacg.methods.rules import Average
 from fedacg.methods.visit import Assignment
 
 
 class NotTrueDistillation(Loss):
     """(1−β)·CE + β·KL(softmax(z_g^{≠y}/T) ‖ softmax(z^{≠y}/T)), mean over the batch"""
+
+    fuses = True
 
     def __init__(self, beta: float, temperature: float) -> None:
         self.beta, self.temperature = beta, temperature
@@ -32,11 +34,19 @@ class NotTrueDistillation(Loss):
         distilled = kl_div(student, teacher, reduction="batchmean", log_target=True)
         return (1 - self.beta) * cross_entropy(forward.logits, forward.y) + self.beta * distilled
 
+    def of_rows(self, forward: ForwardRows) -> Tensor:
+        with torch.no_grad():
+            teacher = self._log_not_true(forward.outputs_of(self._teacher), forward.y)
+        student = self._log_not_true(forward.logits, forward.y)
+        each = kl_div(student, teacher, reduction="none", log_target=True).sum(dim=-1)
+        distilled = forward.mean(each.where(forward.counts, 0))
+        return (1 - self.beta) * forward.cross_entropy(forward.logits) + self.beta * distilled
+
     def _log_not_true(self, logits: Tensor, y: Tensor) -> Tensor:
         """The log-softmax over the classes other than the label."""
-        others = torch.arange(logits.shape[1] - 1, device=y.device)
-        index = others + (others >= y.unsqueeze(1))
-        return log_softmax(logits.gather(1, index) / self.temperature, dim=1)
+        others = torch.arange(logits.shape[-1] - 1, device=y.device)
+        index = others + (others >= y.unsqueeze(-1))
+        return log_softmax(logits.gather(-1, index) / self.temperature, dim=-1)
 
 
 def fedntd(beta: float, temperature: float, server_lr: float) -> Method:

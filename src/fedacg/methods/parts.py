@@ -15,12 +15,16 @@ from torch import Tensor, nn
 
 from fedacg.core.round import Message
 from fedacg.core.tensors import Inputs, call
-from fedacg.core.vector import rows_of
+from fedacg.core.vector import FlatModel, rows_of
 from fedacg.methods.visit import Assignment, Departure
 from fedacg.models.networks import StagedModel
+from fedacg.models.rows import NetworkRows
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """From the model's outputs and the labels to the mean loss of a batch."""
+
+IGNORED = -100
+"""The label of padding examples in a batch; cross-entropy ignores it by default."""
 
 
 class Forward:
@@ -58,6 +62,47 @@ class Forward:
         return self.outputs_of(self.module)
 
 
+class ForwardRows:
+    """The batches of many clients on their way through the model, each with the parameters in its row of w.
+
+    Inputs and labels have two dimensions in front, clients and examples.
+    """
+
+    def __init__(self, flat: FlatModel, w: Tensor, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+        self._module, self._network = flat.module, NetworkRows(flat, w)
+
+    @cached_property
+    def features(self) -> Tensor:
+        """The input of a staged model's head."""
+        return self._network.features(self.x)
+
+    @cached_property
+    def logits(self) -> Tensor:
+        if type(self._module) is StagedModel:
+            return self._network.head(self.features)
+        return self._network.logits(self.x)
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """Where an example's label is not `IGNORED`."""
+        return self.y != IGNORED
+
+    def outputs_of(self, module: nn.Module) -> Tensor:
+        """The outputs for all batches of a network that is the same for all clients."""
+        outputs: Tensor = module(self.x.flatten(0, 1))
+        return outputs.view(*self.x.shape[:2], *outputs.shape[1:])
+
+    def cross_entropy(self, logits: Tensor) -> Tensor:
+        """Every client's mean cross-entropy over the examples that count."""
+        each = nn.functional.cross_entropy(logits.flatten(0, 1), self.y.flatten(0, 1), reduction="none")
+        return self.mean(each.view(self.y.shape))
+
+    def mean(self, each: Tensor) -> Tensor:
+        """Every client's mean of a number for each label, which is 0 where the label does not count."""
+        return each.flatten(1).sum(dim=1) / self.counts.flatten(1).sum(dim=1).to(each.dtype)
+
+
 class Part(ABC):  # noqa: B024 - each of its methods has a sensible default
     """A piece of what a client does; the plain one takes no part in the steps and can only send and keep."""
 
@@ -90,19 +135,18 @@ class Part(ABC):  # noqa: B024 - each of its methods has a sensible default
         return {}
 
 
-IGNORED = -100
-"""The label of padding examples in a batch; cross-entropy ignores it by default."""
-
-
 class Loss(Part):
     """A scalar on a batch, differentiated by autograd.
 
-    One that fuses is the same for all clients of a round, and is a mean over the examples of a batch whose label
-    is not `IGNORED`; `torch.func.vmap` can take it.
+    One that fuses has `of_rows` as well, in which only the examples count whose label is not `IGNORED`.
     """
 
     @abstractmethod
     def __call__(self, forward: Forward) -> Tensor: ...
+
+    def of_rows(self, forward: ForwardRows) -> Tensor:
+        """The same for many clients at once, one number each: the first of those that `begin` was given."""
+        raise NotImplementedError(f"{type(self).__name__} does not fuse")
 
 
 class Correction(Part):
@@ -221,6 +265,10 @@ class Empirical(Loss):
 
     def __call__(self, forward: Forward) -> Tensor:
         return self.function(forward.logits, forward.y)
+
+    def of_rows(self, forward: ForwardRows) -> Tensor:
+        assert self.fuses
+        return forward.cross_entropy(forward.logits)
 
 
 class Proximal(Pull):

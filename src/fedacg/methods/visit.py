@@ -43,7 +43,7 @@ class Assignment:
     total_lr: float | Tensor
     """The sum of the learning rates of its steps; of several clients a column."""
     label_counts: Callable[[], Tensor]
-    """n_{i,c}: how many examples of each class the client has."""
+    """n_{i,c}: how many examples of each class the client has; a row each for several clients."""
     full_gradient: Callable[[], Tensor]
     """∇f_i(φ) over all examples of the client, of the sum of the losses; a row each for several clients."""
     copies: Copies

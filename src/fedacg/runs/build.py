@@ -32,11 +32,11 @@ from fedacg.runs.checks import check_fit, check_memory, check_needs, check_numbe
 from fedacg.runs.choices import choose_layout, preference_of
 from fedacg.runs.provenance import checksums
 from fedacg.simulation import fused
-from fedacg.simulation.account import Account
 from fedacg.simulation.asynchronous import AsynchronousFederation
 from fedacg.simulation.clock import Clock
 from fedacg.simulation.engine import Job, Measured
 from fedacg.simulation.federation import Federation, Memory, ServerState, first_server
+from fedacg.simulation.probes import Account
 from fedacg.simulation.replies import Probe
 from fedacg.simulation.sampling import Presence, Sampler, Sampling
 from fedacg.simulation.scoring import Metric, check_metrics

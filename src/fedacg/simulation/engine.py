@@ -163,6 +163,10 @@ class Task:
         """A stream of randomness of this visit."""
         return self.round.random(purpose, self.client)
 
+    def seed_of(self, purpose: str) -> int:
+        """Where that stream starts, for a generator that serves one stream after the other."""
+        return self.round.seed_of(purpose, self.client)
+
 
 @dataclass(frozen=True)
 class Answer:

@@ -17,13 +17,12 @@ from fedacg.core.round import Message, Round, message_bytes
 from fedacg.core.vector import FlatModel, clone
 from fedacg.errors import RunError
 from fedacg.methods.rules import State, Totals
-from fedacg.simulation.account import Account
 from fedacg.simulation.clients import ClientFigures
 from fedacg.simulation.clock import CLOCK
-from fedacg.simulation.drift import Drift
 from fedacg.simulation.engine import Answers, Engine, Job, Network, Task, Training, nothing_kept
 from fedacg.simulation.evaluator import Evaluator
 from fedacg.simulation.metrics import RoundMetrics
+from fedacg.simulation.probes import Account, Drift
 from fedacg.simulation.replies import Probe, Replies
 from fedacg.simulation.sampling import Attendance, Sampling
 from fedacg.simulation.schedule import rate_of_round

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from fedacg.config.sections import LocalSettings
 from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import Examples, FederatedData, Pipeline, fetch_together
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.methods.method import Method
-from fedacg.methods.parts import IGNORED, Forward, Loss
-from fedacg.simulation.local import Streams, correct, make_optimiser, orders, precision, sum_losses
+from fedacg.methods.parts import IGNORED, Empirical, Forward, ForwardRows, Loss
+from fedacg.simulation.local import correct, make_optimiser, orders, precision
 
 _GROUP = 64
 """Clients that are trained at once, at most."""
@@ -38,7 +37,7 @@ def train(
     method: Method,
     settings: LocalSettings,
     rates: Sequence[Sequence[float]],
-    randoms: Sequence[Streams],
+    seeds: Sequence[Callable[[str], int]],
 ) -> list[float]:
     """Take the steps of each client on its row of w, one for each of its rates, in place; return the mean losses.
 
@@ -48,7 +47,7 @@ def train(
     optimiser = make_optimiser(settings, w)
     columns = _columns(rates, w)
     found: list[tuple[Tensor, Tensor]] = []
-    for number, step in enumerate(_steps(flat, clients, pipeline, settings.batch, list(map(len, rates)), randoms)):
+    for number, step in enumerate(_steps(flat, clients, pipeline, settings.batch, list(map(len, rates)), seeds)):
         rows = w[: len(step.y)]
         gradient.take(rows, step.x, step.y)
         g = method.step.direction(gradient, rows)
@@ -75,7 +74,7 @@ class _Gradient:
     """g of every client's losses on its own batch, a row each, as a `methods.parts.Gradient`."""
 
     def __init__(self, flat: FlatModel, losses: Sequence[Loss], settings: LocalSettings) -> None:
-        self._objective, self._settings = _Objective(flat, losses), settings
+        self._flat, self._losses, self._settings = flat, losses, settings
 
     def take(self, w: Tensor, x: Tensor, y: Tensor) -> None:
         """Go on to the next batch, of the clients that these rows are of."""
@@ -84,7 +83,7 @@ class _Gradient:
     def __call__(self, at: Tensor | None = None) -> Tensor:
         point = self._w if at is None else at.expand(self._w.shape)
         with precision(self._settings, point.device):
-            loss, g = self._objective.differentiate(point, self._x, self._y)
+            loss, g = _differentiate(self._flat, self._losses, point, self._x, self._y)
         if not self._asked:
             self.loss, self._asked = loss, True
         return g
@@ -96,29 +95,17 @@ class _Gradient:
         raise NotImplementedError("a step that asks for another loss does not fuse")
 
 
-class _Objective(nn.Module):
-    """The sum of the losses as a function of rows of parameters."""
-
-    def __init__(self, flat: FlatModel, losses: Sequence[Loss]) -> None:
-        super().__init__()
-        self.module = flat.module
-        self._flat, self._losses = flat, losses
-        self._of_rows = vmap(self._of_row, randomness="error")
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return sum_losses(self._losses, Forward(self.module, x, y))
-
-    def differentiate(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Every row's loss on its own batch, and the gradients, a row each."""
-        w = w.detach().requires_grad_()
-        loss: Tensor = self._of_rows(w, x, y)
-        (g,) = torch.autograd.grad(loss.sum(), w)
-        return loss.detach(), g
-
-    def _of_row(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        parameters = {f"module.{name}": part for name, part in self._flat.unfold(w).items()}
-        loss: Tensor = functional_call(self, parameters, (x, y))
-        return loss
+def _differentiate(
+    flat: FlatModel, losses: Sequence[Loss], w: Tensor, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The sum of the losses of every row on its own batch, and the gradients, a row each."""
+    w = w.detach().requires_grad_()
+    forward = ForwardRows(flat, w, x, y)
+    total = losses[0].of_rows(forward)
+    for loss in losses[1:]:
+        total = total + loss.of_rows(forward)
+    (g,) = torch.autograd.grad(total.sum(), w)
+    return total.detach(), g
 
 
 @dataclass(frozen=True)
@@ -137,15 +124,21 @@ def _steps(
     pipeline: Pipeline,
     batch: int,
     counts: Sequence[int],
-    randoms: Sequence[Streams],
+    seeds: Sequence[Callable[[str], int]],
 ) -> Iterator[_Step]:
     """The group's steps, with each client's batches as local.py would have them."""
     lengths = [len(examples) for examples in clients]
-    streams = [
-        orders(length, batch, count, random("shuffle"))
-        for length, count, random in zip(lengths, counts, randoms, strict=True)
-    ]
-    order = torch.cat([part for stream in streams for part in stream])
+    shuffle = torch.Generator()  # one for all: a client's orders are drawn before the next client's
+    order = torch.cat(
+        [
+            part
+            for length, count, seed in zip(lengths, counts, seeds, strict=True)
+            for part in orders(length, batch, count, shuffle.manual_seed(seed("shuffle")))
+        ]
+    )
+    augments = (
+        [] if _augments_nothing(pipeline) else [torch.Generator().manual_seed(seed("augment")) for seed in seeds]
+    )
     n, k = torch.tensor([lengths, counts]).unsqueeze(2)
     epoch = -(-n // batch)  # in steps
     seen = k // epoch * n + (k % epoch * batch).clamp(max=n)
@@ -162,14 +155,33 @@ def _steps(
         x, y = fetch_together(clients[:active], order[batches[count]], sizes.sum(dim=1))
         assert isinstance(x, Tensor)  # see `obstacle`
         x, y = x.to(flat.w.device), y.to(flat.w.device)
+        x = flat.prepare(pipeline(x) if _augments_nothing(pipeline) else _augment(pipeline, x, sizes, augments))
         # Short batches are filled up with an example to be ignored, which is put behind all others.
         places = torch.full_like(batches, len(y))
         places[count] = torch.arange(len(y))
-        x = flat.prepare(pipeline(torch.cat([x, x[:1]])))
+        x = torch.cat([x, x[:1]])
         y = torch.cat([y, torch.full_like(y[:1], IGNORED)])
         for number, working in enumerate((sizes > 0).sum(dim=0).tolist()):
             here = places[:working, number]
-            yield _Step(sizes[:working, number], x[here], y[here])
+            yield _Step(sizes[:working, number], _take(x, here), _take(y, here))
+
+
+def _augments_nothing(pipeline: Pipeline) -> bool:
+    """Whether a pipeline is known to draw nothing, so that it can take the batches of all clients at once."""
+    plain = isinstance(pipeline, ImagePipeline) and pipeline.augment is None
+    return plain or isinstance(pipeline, PlainPipeline)
+
+
+def _augment(pipeline: Pipeline, x: Tensor, sizes: Tensor, augments: Sequence[torch.Generator]) -> Tensor:
+    """The clients' batches through the pipeline, each with the client's own stream, as local.py has them."""
+    streams = [augments[client] for client, row in enumerate(sizes) for _ in row]
+    batches = torch.split(x, sizes.flatten().tolist())
+    return torch.cat([pipeline(part, mine) for part, mine in zip(batches, streams, strict=True) if len(part)])
+
+
+def _take(rows: Tensor, places: Tensor) -> Tensor:
+    """The rows at these places, in the shape of the places; several times as fast as `rows[places]`."""
+    return rows.index_select(0, places.flatten()).view(*places.shape, *rows.shape[1:])
 
 
 def group_size(parameters: int) -> int:
@@ -196,20 +208,15 @@ def obstacle(
         return "data: the labels are floating point, and a batch that is filled up needs a label to ignore"
     if not isinstance(data.clients[0].fetch(torch.zeros(1, dtype=torch.int64))[0], Tensor):
         return "data: the inputs are several tensors, and many clients at once take one"
-    pipeline = data.pipeline
-    if not isinstance(pipeline, PlainPipeline) and not (
-        isinstance(pipeline, ImagePipeline) and pipeline.augment is None
-    ):
-        return f"data: {type(pipeline).__name__} augments batches, or may, and a client's draws are its own"
     buffer = next((name for name, _ in module.named_buffers()), None)
     if buffer is not None:
         return f"model: has a buffer, {buffer}, which may change with every client"
     if channels_last:
         return "model: its layout is channels-last, in which many clients at once cannot be computed"
-    return _try(module, data, method, batch)
+    return _try(module, data, batch)
 
 
-def _try(module: nn.Module, data: FederatedData, method: Method, batch: int) -> str | None:
+def _try(module: nn.Module, data: FederatedData, batch: int) -> str | None:
     """Take the gradients of two batches at once, a short one among them, and compare with those of each alone."""
     client = max(range(min(len(data.clients), _GROUP)), key=data.clients.size)
     longest = min(batch, data.clients.size(client))
@@ -217,19 +224,19 @@ def _try(module: nn.Module, data: FederatedData, method: Method, batch: int) -> 
     assert isinstance(x, Tensor)
     filled = y.clone()
     filled[max(1, longest // 2) :] = IGNORED
-    flat = FlatModel(clone(module))
+    flat, plain = FlatModel(clone(module)), Empirical()
     flat.module.train()
     x = flat.prepare(data.pipeline(x))
     w, xs, ys = flat.w.expand(2, -1).contiguous(), x.expand(2, *x.shape), torch.stack([y, filled])
     try:
         with warnings.catch_warnings(action="error"):  # torch warns where it would go through the rows one by one
-            _, g = _Objective(flat, method.losses).differentiate(w, xs, ys)
+            _, g = _differentiate(flat, [plain], w, xs, ys)
     except Exception as error:  # a network may raise anything
         reason = str(error).partition("\n")[0].rstrip(".")
         return f"model: {type(module).__name__} cannot be computed for many clients at once: {reason}"
     for row, count in zip(g, (longest, max(1, longest // 2)), strict=True):
         flat.g.zero_()
-        torch.autograd.backward(sum_losses(method.losses, Forward(flat.module, x[:count], y[:count])))
+        torch.autograd.backward(plain(Forward(flat.module, x[:count], y[:count])))
         if not torch.allclose(row, flat.g, rtol=1e-3, atol=1e-3 * float(flat.g.abs().max())):
             return f"model: {type(module).__name__} mixes the examples of a batch, so that none can be ignored"
     return None

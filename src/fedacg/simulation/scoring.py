@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedacg.core.tensors import Inputs, call
 from fedacg.errors import InputError
 from fedacg.methods.parts import IGNORED, LossFunction
 
@@ -303,3 +304,30 @@ class Scorer:
             except (TypeError, ValueError, RuntimeError):
                 raise InputError(f"metrics: {name} gives {value!r}; must be one number") from None
         return found
+
+
+_ENTRIES = 2**21
+"""Entries of the largest output of a layer in one pass, at most; beyond that, examples take longer each."""
+
+
+@torch.no_grad()
+def examples_per_pass(module: nn.Module, one: Inputs) -> int:
+    """How many test examples go through a network at once, found with one example.
+
+    The size decides how the test loss rounds, so it follows from the network alone and not from the machine;
+    benchmarks/evaluation.py measured it.
+    """
+    largest = 1
+
+    def look(layer: nn.Module, given: object, found: object) -> None:
+        nonlocal largest
+        if isinstance(found, Tensor):
+            largest = max(largest, found.numel())
+
+    hooks = [layer.register_forward_hook(look) for layer in module.modules()]
+    try:
+        call(module, one)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return max(1, _ENTRIES // largest)

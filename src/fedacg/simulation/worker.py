@@ -35,7 +35,7 @@ from fedacg.simulation.engine import (
 )
 from fedacg.simulation.local import full_gradient, train
 from fedacg.simulation.schedule import rates_of_steps, total_rate
-from fedacg.simulation.scoring import Evaluation, measure, total
+from fedacg.simulation.scoring import Evaluation, examples_per_pass, measure, total
 
 _HOST = torch.device("cpu")
 
@@ -73,6 +73,7 @@ class Worker:
         self._sent: Message = {}
         self._broadcast: Message = {}
         self._delta = torch.empty_like(self.flat.w)
+        self._pass = 0
         if job.group > 1:
             self._w, self._deltas = self._delta.new_empty(2, job.group, len(self._delta))
 
@@ -129,7 +130,7 @@ class Worker:
         start = self._start(broadcast["phi"])
         w.copy_(start)
         losses = fused.train(
-            flat, w, clients, job.data.pipeline, job.method, job.local, rates, [task.random for task in tasks]
+            flat, w, clients, job.data.pipeline, job.method, job.local, rates, [task.seed_of for task in tasks]
         )
 
         torch.sub(w, start, out=deltas)
@@ -242,13 +243,25 @@ class Worker:
         """Sums over the examples from `first` up to `last` for the model as it is."""
         flat = self.flat
         flat.module.eval()
-        x, y = fetch(examples, torch.arange(first, last), self.device)
-        forward = Forward(flat.module, feed(flat, self._data.pipeline, x), y)
-        loss = float(self.job.method.empirical(forward)) * len(y)
+        found, seen = [], []
+        for index in torch.split(torch.arange(first, last), self._pass_over(examples)):
+            x, y = fetch(examples, index, self.device)
+            forward = Forward(flat.module, feed(flat, self._data.pipeline, x), y)
+            loss = float(self.job.method.empirical(forward)) * len(y)
+            found.append(measure(self.job.aim, forward.logits, y, loss))
+            if see is not None:
+                outputs = forward.logits.cpu()  # NumPy has no bfloat16
+                seen.append((outputs.float() if outputs.dtype == torch.bfloat16 else outputs, y.cpu()))
         if see is not None:
-            outputs = forward.logits.cpu()
-            see(outputs.float() if outputs.dtype == torch.bfloat16 else outputs, y.cpu())  # NumPy has no bfloat16
-        return measure(self.job.aim, forward.logits, y, loss)
+            see(*map(torch.cat, zip(*seen, strict=True)))
+        return total(found)
+
+    def _pass_over(self, examples: Examples) -> int:
+        """How many examples go through the network at once; found once, with the first."""
+        if not self._pass and len(examples):
+            x, _ = fetch(examples, torch.arange(1), self.device)
+            self._pass = examples_per_pass(self.flat.module, feed(self.flat, self._data.pipeline, x))
+        return self._pass or 1
 
     def _examples(self, task: Task) -> Examples:
         """What a client trains on."""
@@ -285,13 +298,18 @@ class Worker:
             local=self.job.local,
             steps=steps[0] if alone else _column(steps, scratch),
             total_lr=totals[0] if alone else _column(totals, scratch),
-            label_counts=lambda: _label_counts(clients[0], self.job.data.classes).to(self.device),
+            label_counts=lambda: self._label_counts(clients).view(*scratch.shape[:-1], -1),
             full_gradient=lambda: self._full_gradient(tasks, clients, broadcast).view(scratch.shape),
             copies=self._copies,
             scratch=scratch,
             rates=rates,
             randoms=[task.random for task in tasks],
         )
+
+    def _label_counts(self, clients: Sequence[Examples]) -> Tensor:
+        """n_{i,c} of these clients, a row each."""
+        counts = [torch.bincount(labels(examples), minlength=self.job.data.classes) for examples in clients]
+        return torch.stack(counts).to(self.device)
 
     def _full_gradient(self, tasks: Sequence[Task], clients: Sequence[Examples], broadcast: Message) -> Tensor:
         """∇f_i(φ) of these clients, a row each; leaves the model at φ."""
@@ -360,7 +378,3 @@ def _column(numbers: Sequence[float], like: Tensor) -> Tensor:
 
 def _to(message: Message, device: torch.device) -> Message:
     return {name: tensor.to(device) for name, tensor in message.items()}
-
-
-def _label_counts(examples: Examples, classes: int) -> Tensor:
-    return torch.bincount(labels(examples), minlength=classes)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 LARGEST = 1 << 26
 """Bytes of a file, and pixels of an image, beyond which it cannot be part of a data set."""
@@ -29,6 +28,8 @@ class Undecodable(Exception):
 
 def decode(data: bytes, side: int, *, resize: bool) -> NDArray[np.uint8]:
     """The pixels (3, side, side) of a JPEG file; a grey image has three equal channels."""
+    from PIL import Image, UnidentifiedImageError  # only where there are images to decode
+
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
             width, height = image.size
