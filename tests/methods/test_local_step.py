@@ -188,9 +188,9 @@ def test_rows_that_ask_again_see_the_same_and_may_ask_elsewhere() -> None:
             seen.extend([here.clone(), gradient(torch.zeros(w.shape[1], dtype=w.dtype)).clone(), gradient(w)])
             return here
 
-    randoms = [task(1, client, 1).random for client in range(2)]
+    seeds = [task(1, client, 1).seed_of for client in range(2)]
     settings = LocalSettings(batch=12)
-    fused.train(flat, w, [EXAMPLES] * 2, PlainPipeline(), method(Elsewhere()), settings, [[LR]] * 2, randoms)
+    fused.train(flat, w, [EXAMPLES] * 2, PlainPipeline(), method(Elsewhere()), settings, [[LR]] * 2, seeds)
     here, origin, again = seen
     assert torch.equal(here, again)
     torch.testing.assert_close(origin[0], origin[1], rtol=0, atol=1e-14)
