@@ -30,6 +30,13 @@ def samples(folder: Path, round: int | None) -> dict[str, dict[int, float]]:
     return found
 
 
+def shown(row: table.Row) -> tuple[str, ...]:
+    """The cells of a table's row in a document."""
+    spread = f"{row['mean']} ±{row['deviation']}" if row["deviation"] else row["mean"]
+    between = f"{row['low']} to {row['high']}" if row["low"] else ""
+    return tuple(cell.replace("-", "−") for cell in (row["method"], spread, row["less"], between, row["p"]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -46,11 +53,15 @@ def main() -> None:
     for name, less in zip(names, compared, strict=True):
         values = [found[name][seed] for seed in sorted(found[name])]
         cells = [name, str(len(values)), f"{fmean(values):.2f}", f"{stdev(values):.2f}" if len(values) > 1 else ""]
-        cells += ["", "", "", ""] if less is None else [*(f"{x:+.2f}" for x in (less.mean, less.low, less.high))]
-        cells += [] if less is None else [f"{less.p:.3f}"]
+        if less is None:
+            cells += [""] * 4
+        else:
+            cells += [*(f"{number:+.2f}" for number in (less.mean, less.low, less.high)), f"{less.p:.3f}"]
         made.append(dict(zip(COLUMNS, [*cells, " ".join(f"{value:.2f}" for value in values)], strict=True)))
+    print(f"| method | moving average % | less {arguments.less} | 95 % interval | p (Holm) |")
+    print("| --- | ---: | ---: | ---: | ---: |")
     for row in made:
-        print(f"| {' | '.join(row.values())} |".replace("-", "−"))
+        print("| " + " | ".join(shown(row)) + " |")
     table.save(arguments.out, COLUMNS, made)
 
 

@@ -57,6 +57,31 @@ def test_a_table_shows_the_numbers_of_the_file_that_it_names(document: str) -> N
             assert {heading: numbers[method][heading] for heading in cells} == cells, method
 
 
+PAIRED = re.compile(r"^\| method \|.*95 % interval.*\n(?:^\|.*\n)+", re.MULTILINE)
+"""A table of benchmarks/paired.py, or some of its rows, perhaps with columns of the paper beside it."""
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/results/README.md", "docs/results/claims.md"])
+def test_a_paired_table_shows_the_numbers_of_the_file_that_it_names(document: str) -> None:
+    path = ROOT / document
+    text = path.read_text(encoding="utf-8")
+    found = list(PAIRED.finditer(text))
+    assert found
+    for table in found:
+        named = re.search(r"\(([^()]*\.csv)\)", text[table.end() :])
+        assert named, "no file is named after the table"
+        with (path.parent / named[1]).open(newline="") as file:
+            numbers = {row["method"]: row for row in csv.DictReader(file)}
+        for method, cells in shown(table[0]).items():
+            row = numbers[method]
+            spread = f"{row['mean']} ±{row['deviation']}" if row["deviation"] else row["mean"]
+            assert cells["moving average %"] == spread, method
+            between = f"{row['low']} to {row['high']}" if row["low"] else ""
+            assert cells["95 % interval"] == between.replace("-", "−"), method
+            (less,) = [heading for heading in cells if heading.startswith("less ")]
+            assert cells[less] == row["less"].replace("-", "−"), method
+
+
 def test_every_file_of_results_is_shown() -> None:
     texts = [path.read_text(encoding="utf-8") for path in (*RESULTS.glob("*.md"), *(ROOT / "docs").glob("*.md"))]
     files = [path.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("*.*") if path.name != "README.md"]

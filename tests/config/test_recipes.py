@@ -48,8 +48,15 @@ def described(name: str) -> Experiment:
 
 def test_there_is_a_recipe_for_every_setting_of_the_protocol_at_both_scales() -> None:
     paper = {*IMAGES, *LEAF}
-    beyond = {"quickstart", "mnist-small", "fashion-mnist-small"}
+    beyond = {"quickstart", "mnist-small", "fashion-mnist-small", "cifar10-visits-small"}
     assert set(recipe_names()) == {*beyond, *paper, *(f"{name}-small" for name in paper)}
+
+
+def test_the_recipe_of_many_visits_has_the_papers_number_of_them_and_of_steps() -> None:
+    experiment = described("cifar10-visits-small")
+    visits = experiment.rounds * experiment.cohort.size / experiment.data.clients
+    assert visits == 1000 * LARGE[1] / LARGE[0] == 20
+    assert experiment.local.steps_for(50_000 // experiment.data.clients) == 50
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
