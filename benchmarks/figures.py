@@ -95,6 +95,32 @@ def finding(folder: str, ends: dict[str, float]) -> str:
     return f"{first} ends {ends[first] - ends[second]:.1f} points above {second}"
 
 
+def visits() -> None:
+    """Every method less FedAvg with its interval, where clients are visited as often as in the paper."""
+    found = [row for row in rows(RESULTS / "main-visits" / "paired.csv") if row["less"]]
+    order = sorted(found, key=lambda row: float(row["less"]))
+    made, axes = figure(7.5, 1.1 + 0.3 * len(order))
+    axes.axvline(0, color=GREY, linewidth=1)
+    for place, row in enumerate(order):
+        style = of_method(row["method"].lower())
+        axes.plot([float(row["low"]), float(row["high"])], [place, place], color=style.paper, linewidth=2.5)
+        axes.plot(float(row["less"]), place, "o", color=style.paper, markersize=8 if style.bold else 6)
+        words = row["less"].replace("-", "−")
+        axes.annotate(
+            words, (float(row["high"]), place), (7, 0), textcoords="offset points", va="center", fontsize=8.5
+        )
+    axes.set_yticks(range(len(order)), [row["method"] for row in order])
+    for label in axes.get_yticklabels():
+        label.set_fontweight("bold" if label.get_text() == "FedACG" else "normal")
+    first, second = order[-1], order[-2]
+    title = f"{first['method']} ends {first['less']} points from FedAvg, {second['method']} {second['less']}"
+    plain(
+        axes, title, x="points of the moving average above FedAvg's, mean and interval over three seeds", grid="x"
+    )
+    axes.margins(x=0.1)
+    save(made, RESULTS / "main-visits" / "differences.png")
+
+
 def uploads() -> None:
     """What quantised uploads cost and give: accuracy at the end against all bytes sent."""
     kept = [*rows(RESULTS / "fedpaq" / "bench.csv"), *rows(RESULTS / "main-large" / "bench.csv")]
@@ -257,6 +283,7 @@ FIGURES: dict[str, Callable[[], None]] = {
     "docs/results/fair/tune/tune.png": tuning,
     "docs/results/learning-rate/effect.png": learning_rate,
     "docs/results/fedpaq/accuracy.png": uploads,
+    "docs/results/main-visits/differences.png": visits,
     "docs/results/optimum.png": optimum,
     "docs/results/theorem-1.png": theorem,
     **figures_analysis.FIGURES,
