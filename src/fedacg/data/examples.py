@@ -66,6 +66,7 @@ class TensorExamples:
         return len(self.y)
 
     def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        index = index.to(self.x.device)
         return self.x.index_select(0, index), self.y.index_select(0, index)  # four times as fast as `x[index]`
 
     def labels(self, index: Tensor) -> Tensor:

@@ -206,7 +206,7 @@ class Pull(Offset):
     def begin(self, assignment: Assignment) -> None:
         super().begin(assignment)
         self.anchor = assignment.phi
-        self._mu = assignment.phi.new_tensor(self.mu)  # multiplies faster than a number of Python's
+        self._mu = assignment.phi.new_full((), self.mu)  # multiplies faster than a number of Python's
 
     def offset(self, w: Tensor, out: Tensor) -> Tensor:
         if not self.mu:
