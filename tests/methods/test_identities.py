@@ -110,6 +110,7 @@ def test_neutral_settings_are_fedavg_to_the_bit(
         ("fedspeed", {"rho": 0.0}, "feddyn"),
         ("fedgamma", {"rho": 0.0}, "scaffold"),
         ("fednsam", {"rho": 0.0}, "fedavg+acg"),
+        ("fedanta", {"gamma": 0.0, "decay": 0.0}, "fedacg"),
         ("fedgloss", {"rho": 0.0}, "feddyn"),
         ("scaffold+acg", {"lam": 0.0}, "scaffold"),
         ("fednova+acg", {"lam": 0.0}, "fednova"),
@@ -151,6 +152,10 @@ def test_methods_differ_when_they_should() -> None:
     [
         (("fedavg+acg+prox", {"lam": 0.7, "mu": 0.05}), ("fedacg", {"lam": 0.7, "beta": 0.05})),
         (("fedprox+acg", {"lam": 0.7, "mu": 0.05}), ("fedacg", {"lam": 0.7, "beta": 0.05})),
+        (
+            ("fedntd+acg+prox+ema", {"lam": 0.7, "mu": 0.05, "beta": 0.2, "temperature": 2.0, "decay": 0.6}),
+            ("fedanta", {"lam": 0.7, "beta": 0.05, "gamma": 0.2, "temperature": 2.0, "decay": 0.6}),
+        ),
         (("fedavg+prox", {"mu": 0.05}), ("fedprox", {"mu": 0.05})),
     ],
 )

@@ -35,6 +35,22 @@ SERVER_STEPS: tuple[Entry, ...] = (
         build="fedacg.methods.fedacg:fedacg",
     ),
     Entry(
+        name="fedanta",
+        title="FedANTA",
+        reference="this package, after Kim, Kim, Han, CVPR 2024, and Lee et al., NeurIPS 2022",
+        link="https://arxiv.org/abs/2201.03172",
+        equation="fedntd+acg+prox+ema: FedACG, not-true distillation by φ, θ̄ ← θ̄ + a(θ − θ̄) is released",
+        options={
+            "lam": fraction(0.85, 0.8, 0.85, 0.9),
+            "beta": rate(0.01, 0.1, 0.01, 0.001),
+            "gamma": Option(0.3, low=0, high=1, high_open=False, search=(0.1, 0.3, 0.5)),
+            "temperature": positive(1.0),
+            "decay": fraction(0.9, 0.8, 0.9, 0.95),
+            "server_lr": positive(1.0),
+        },
+        build="fedacg.methods.fedanta:fedanta",
+    ),
+    Entry(
         name="fedadam",
         title="FedAdam",
         reference="Reddi et al., ICLR 2021",
