@@ -66,6 +66,7 @@ FUSABLE = [
     "fedspeed",
     "fedgamma:option=1",
     "fednsam",
+    "fedanta",
     "fedlesam",
     "fedinit:beta=0.5",
     "fedadc",
