@@ -1,8 +1,9 @@
-"""The cost of the C library's memory handling: page faults and seconds of `lenet` in bare loops and here.
+"""The cost of the C library's memory handling: page faults and seconds of `lenet` and `own`, bare and here.
 
     python benchmarks/faults.py
 
-Each line is a process of its own, one thread. "kept" tells glibc to keep the memory that was freed.
+Each line is a process of its own with one thread, here a worker process. "kept" tells glibc to keep the memory
+that was freed, as our workers do.
 """
 
 import os
@@ -11,28 +12,35 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from resource import RUSAGE_SELF, getrusage
+from pathlib import Path
 from time import perf_counter
+from unittest.mock import patch
 
 import torch
 from torch import nn
 
-from speed import WORKLOADS, our_rounds
+import speed
+from fedacg.engines.processes import ProcessEngine
+from speed import WORKLOADS, Workload, our_rounds
 
-KEPT = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
-WORKLOAD = replace(WORKLOADS["lenet"], cohort=1)
+KEEP = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
+LOOPS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("bare", "given back", {}),
+    ("bare", "kept", KEEP),
+    ("fedacg", "kept", {}),
+)
 VISITS = 5
 
 
-def bare() -> Callable[[], None]:
+def bare(workload: Workload) -> Callable[[], None]:
     """A client's steps as in the bare loops of speed.py."""
-    module = WORKLOAD.module()
-    x, y = torch.randn(WORKLOAD.examples, *WORKLOAD.shape), torch.randint(10, (WORKLOAD.examples,))
+    module = workload.module()
+    x, y = torch.randn(workload.examples, *workload.shape), torch.randint(10, (workload.examples,))
     sgd = torch.optim.SGD(module.parameters(), lr=0.01, weight_decay=0.001)
 
     def visit() -> None:
-        for _ in range(WORKLOAD.epochs):
-            for index in torch.randperm(len(y)).split(WORKLOAD.batch):
+        for _ in range(workload.epochs):
+            for index in torch.randperm(len(y)).split(workload.batch):
                 sgd.zero_grad()
                 nn.functional.cross_entropy(module(x[index]), y[index]).backward()
                 nn.utils.clip_grad_norm_(module.parameters(), 10.0)
@@ -41,28 +49,43 @@ def bare() -> Callable[[], None]:
     return visit
 
 
-def measure(visit: Callable[[], None]) -> tuple[float, int]:
+def ours(stack: ExitStack, workload: Workload) -> tuple[Callable[[], None], int]:
+    """A round of one client in a worker process, and the id of that."""
+    engine = ProcessEngine(1)
+    with patch.object(speed, "start", lambda settings: engine):
+        return our_rounds(stack, workload, 1, "fedavg"), engine.pids[0]
+
+
+def page_faults(pid: int) -> int:
+    """Pages that the system has mapped for a process without reading them from a disk."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+
+
+def measure(visit: Callable[[], None], pid: int) -> tuple[float, int]:
     """Seconds and page faults of a visit, after a first one."""
     visit()
-    faults, begin = getrusage(RUSAGE_SELF).ru_minflt, perf_counter()
+    faults, begin = page_faults(pid), perf_counter()
     for _ in range(VISITS):
         visit()
-    return (perf_counter() - begin) / VISITS, (getrusage(RUSAGE_SELF).ru_minflt - faults) // VISITS
+    return (perf_counter() - begin) / VISITS, (page_faults(pid) - faults) // VISITS
 
 
 def main() -> None:
     if len(sys.argv) > 1:
         torch.set_num_threads(1)
+        network, loop, _ = sys.argv[1:]
+        workload = replace(WORKLOADS[network], cohort=1)
         with ExitStack() as stack:
-            ours = sys.argv[1] == "fedacg"
-            visit = our_rounds(stack, WORKLOAD, 1, "fedavg", "serial") if ours else bare()
-            seconds, faults = measure(visit)
+            visit, pid = ours(stack, workload) if loop == "fedacg" else (bare(workload), os.getpid())
+            seconds, faults = measure(visit, pid)
         print(f"| {' | '.join(sys.argv[1:])} | {seconds:.3f} | {faults:,} |")
         return
-    print("| loop | freed memory | seconds per client | page faults |\n| --- | --- | ---: | ---: |", flush=True)
-    for loop in ("bare", "fedacg"):
-        for memory, environment in (("given back", {}), ("kept", KEPT)):
-            subprocess.run([sys.executable, __file__, loop, memory], env=os.environ | environment, check=True)
+    print("| network | loop | freed memory | seconds per client | page faults |")
+    print("| --- | --- | --- | ---: | ---: |", flush=True)
+    for network in ("lenet", "own"):
+        for loop, memory, environment in LOOPS:
+            command = [sys.executable, __file__, network, loop, memory]
+            subprocess.run(command, env=os.environ | environment, check=True)
 
 
 if __name__ == "__main__":

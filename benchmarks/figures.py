@@ -185,13 +185,13 @@ def tuning() -> None:
 
 
 def peers() -> None:
-    """Seconds per round of four programs on the same work."""
+    """Seconds per round of six programs on the same work."""
     cells = table(DOCS / "benchmarks.md", "| workload | peer |")
     workloads = list(dict.fromkeys(row[0] for row in cells))
-    made = Figure(figsize=(7.5, 0.8 + 1.4 * len(workloads)), layout="constrained")
+    made = Figure(figsize=(7.5, 0.8 + 1.8 * len(workloads)), layout="constrained")
     panels = made.subplots(len(workloads), sharex=True, squeeze=False)[:, 0]
     for axes, workload in zip(panels, workloads, strict=True):
-        found = [(row[1], number(row[2]), number(row[4])) for row in cells if row[0] == workload]
+        found = [(row[1], number(row[2]), number(row[5])) for row in cells if row[0] == workload]
         axes.barh([name for name, *_ in found], [s for _, s, _ in found], color=[HERO, *[PALE] * (len(found) - 1)])
         for place, (_, seconds, times) in enumerate(found):
             word = f"{seconds:.3g} s" + (f"  ({times:.3g} ×)" if place else "")

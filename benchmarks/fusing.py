@@ -1,6 +1,6 @@
 """When fusing pays: CPU time per local step and client, alone and in a group, by model and batch size.
 
-    python benchmarks/fusing.py [--turns 9] [--convolutions]
+    python benchmarks/fusing.py [--turns 9] [--convolutions] [MODEL …]
 
 The rule of `engine.fuse = "auto"` derives from this; with `--convolutions` that of small convolutional networks,
 which are trained channels-last when alone. It measures CPU time, not seconds, because the machine may have other
@@ -31,6 +31,11 @@ def dense(name: str, width: int, **options: object) -> tuple[nn.Module, tuple[in
     return models.build(name, classes=10, shape=(width,), **options), (width,)
 
 
+def hidden(width: int, *layers: nn.Module) -> tuple[nn.Module, tuple[int, ...]]:
+    """One hidden layer as wide as the input, and something before its ReLU."""
+    return nn.Sequential(nn.Linear(width, width), *layers, nn.ReLU(), nn.Linear(width, 10)), (width,)
+
+
 def convolutional(first: int, second: int, kernel: int, *shape: int) -> tuple[nn.Module, tuple[int, ...]]:
     """Two convolutions with max-pool and ReLU, and a linear head."""
     layers: list[nn.Module] = []
@@ -43,6 +48,8 @@ def convolutional(first: int, second: int, kernel: int, *shape: int) -> tuple[nn
 MODELS = {
     "logistic, 64": partial(dense, "logistic", 64),
     "mlp, 64-64": partial(dense, "mlp", 64, hidden=[64]),
+    "mlp, 64-64, dropout": lambda: hidden(64, nn.Dropout(0.5)),
+    "mlp, 64-64, BatchNorm": lambda: hidden(64, nn.BatchNorm1d(64)),
     "logistic, 784": partial(dense, "logistic", 784),
     "mlp, 128-128": partial(dense, "mlp", 128, hidden=[128]),
     "mlp, 784-50": partial(dense, "mlp", 784, hidden=[50]),
@@ -69,22 +76,23 @@ def variants(
     cost = example_cost(module, torch.zeros(1, *shape))
     alone_flat = FlatModel(clone(module), channels_last=len(shape) == 3)
     flat = FlatModel(module)
-    phi, method, pipeline = flat.w.clone(), methods.build("fedavg"), PlainPipeline()
+    phi, first, method, pipeline = flat.w.clone(), flat.read_buffers(), methods.build("fedavg"), PlainPipeline()
     settings = LocalSettings(steps=STEPS, batch=batch, weight_decay=0.001, clip=10.0)
     rates = [0.01] * STEPS
     examples = [
         TensorExamples(torch.randn(2 * batch, *shape), torch.randint(10, (2 * batch,))) for _ in range(max(GROUPS))
     ]
     round = Round(number=1, clients=max(GROUPS), expected=max(GROUPS), lr=0.01)
-    randoms = [Task(round, client, STEPS).random for client in range(max(GROUPS))]
+    tasks = [Task(round, client, STEPS) for client in range(max(GROUPS))]
 
     def alone() -> None:
         alone_flat.w.copy_(phi)
-        local.train(alone_flat, examples[0], pipeline, method, settings, rates, randoms[0])
+        local.train(alone_flat, examples[0], pipeline, method, settings, rates, tasks[0].random)
 
     def together(group: int) -> None:
         w = phi.expand(group, -1).contiguous()
-        fused.train(flat, w, examples[:group], pipeline, method, settings, [rates] * group, randoms[:group])
+        seeds, buffers = [task.seed_of for task in tasks[:group]], first.expand(group, -1).clone()
+        fused.train(flat, w, examples[:group], pipeline, method, settings, [rates] * group, seeds, buffers)
 
     size = f"{len(phi):,} | {batch * cost / 1e6:.2f}"
     return size, {1: alone, **{group: (lambda group=group: together(group)) for group in GROUPS}}
@@ -104,6 +112,7 @@ def measure(functions: dict[int, Callable[[], None]], turns: int) -> dict[int, f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help="parts of names, such as dropout; all by default")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--convolutions", action="store_true")
     arguments = parser.parse_args()
@@ -111,6 +120,8 @@ def main() -> None:
     print("| model | parameters | 10⁶ multiplications per step | batch | alone, µs |" + columns)
     print("| --- |" + " ---: |" * (4 + len(GROUPS)))
     for model, make in (CONVOLUTIONAL if arguments.convolutions else MODELS).items():
+        if arguments.models and not any(part in model for part in arguments.models):
+            continue
         for batch in (10, 50):
             with one_thread():
                 size, functions = variants(make, batch)

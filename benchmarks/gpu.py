@@ -17,7 +17,7 @@ from time import perf_counter
 import torch
 
 import fedacg
-from fedacg.core.tensors import Device, count_devices
+from fedacg.core.tensors import Device, count_devices, device_of_worker
 from fedacg.core.vector import FlatModel
 from fedacg.simulation.engine import one_thread
 from speed import WORKLOADS, Workload, measure, our_rounds
@@ -45,10 +45,11 @@ def rounds(workload: Workload, device: Device, workers: int, number: int) -> flo
 
 def step(workload: Workload, device: Device) -> float:
     """Milliseconds of one gradient of one client, with nothing to wait for between the steps."""
-    flat = FlatModel(workload.module().to(device))
-    x = flat.prepare(torch.randn(workload.batch, *workload.shape, device=device))
-    y = torch.randint(10, (workload.batch,), device=device)
-    wait = torch.get_device_module(device).synchronize if device != "cpu" else lambda: None
+    place = device_of_worker(device, 0)
+    flat = FlatModel(workload.module().to(place))
+    x = flat.prepare(torch.randn(workload.batch, *workload.shape).to(place))
+    y = torch.randint(10, (workload.batch,)).to(place)
+    wait = torch.get_device_module(place).synchronize if device != "cpu" else lambda: None
 
     def steps(count: int) -> float:
         wait()

@@ -9,6 +9,7 @@ Other memory is touched before every turn, as by a step's forward and backward p
 """
 
 import argparse
+from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
@@ -19,6 +20,7 @@ from fedacg.engines import one_thread
 from speed import WORKLOADS
 
 MU = 0.01
+BLOCK = 2**17
 
 
 def main() -> None:
@@ -27,11 +29,20 @@ def main() -> None:
     turns = parser.parse_args().turns
     size = sum(p.numel() for p in trainable(WORKLOADS["lenet"].module()))
     w, phi, g, scratch = (torch.randn(size) for _ in range(4))
-    elsewhere, mu = torch.randn(5 * size), torch.tensor(MU)
-    forms = {
+    elsewhere, mu, half = torch.randn(5 * size), torch.tensor(MU), torch.tensor(MU / 2)
+    kernel = torch.ops.aten.mse_loss_backward.grad_input
+    blocks = list(zip(w.split(BLOCK), phi.split(BLOCK), g.split(BLOCK), strict=True))
+
+    def in_blocks() -> None:
+        for w_, phi_, g_ in blocks:
+            torch.sub(w_, phi_, out=g_).mul_(mu)
+
+    forms: dict[str, Callable[[], object]] = {
         "start: zeros": lambda: g.zero_(),
         "start: a vector": lambda: g.copy_(phi),
-        "start: mu (w - phi)": lambda: torch.sub(w, phi, out=g).mul_(mu),
+        "start: mu (w - phi), as a difference and a product": lambda: torch.sub(w, phi, out=g).mul_(mu),
+        f"the same in blocks of {BLOCK} entries": in_blocks,
+        "start: mu (w - phi), in one kernel": lambda: kernel(half, w, phi, 0, grad_input=g),
         "added: a vector": lambda: g.add_(phi),
         "added: mu (w - phi), by scratch memory": lambda: g.add_(torch.sub(w, phi, out=scratch), alpha=MU),
     }
@@ -45,7 +56,7 @@ def main() -> None:
                 seconds[name].append(perf_counter() - begin)
     print(f"{size} entries")
     for name, taken in seconds.items():
-        print(f"{name:<40}{1e6 * median(taken):>8.0f} us")
+        print(f"{name:<52}{1e6 * median(taken):>8.0f} us")
 
 
 if __name__ == "__main__":

@@ -26,15 +26,15 @@ PARTS = {
         "· network and loss": [("local.py", "sum_losses")],
         "· gradients": [("graph.py", "_engine_run_backward")],
         "· corrections, clip, decay": [("local.py", "correct"), ("local.py", "direction")],
-        "replies decoded, checked, counted, averaged": [("replies.py", "groups"), ("rules.py", "add")],
+        "replies decoded, checked, counted, averaged": [("replies.py", "groups"), ("rules.py", "add_rows")],
     },
     "logistic": {
         "who takes part, and their tasks": [("sampling.py", "attendance"), ("federation.py", "_tasks")],
         "the clients' work": [("worker.py", "serve")],
         "· batches: shuffle, fetch, fill up": [("fused.py", "_steps")],
-        "· network, loss and gradients": [("fused.py", "_differentiate")],
+        "· network, loss and gradients": [("fused.py", "_at")],
         "· corrections, clip, decay": [("local.py", "correct"), ("local.py", "direction")],
-        "replies decoded, checked, counted, averaged": [("replies.py", "groups"), ("rules.py", "add")],
+        "replies decoded, checked, counted, averaged": [("replies.py", "groups"), ("rules.py", "add_rows")],
     },
 }
 """By file and function; what is marked · is part of the clients' work. Replies ask for that work as they come."""

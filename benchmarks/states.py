@@ -1,16 +1,17 @@
 """Memory and disk of runs: ResNet-18 with several workers, and the states of many clients of a small model.
 
-    python benchmarks/states.py [--method feddyn] [--rounds 10] [--workers 2]
+    python benchmarks/states.py [--method feddyn] [--rounds 10] [--workers 2,4,8]
     python benchmarks/states.py --clients 100000
 
 The first is the paper's large setting (500 clients, batch 10, ten clients per round) on random images, with one
 local step in place of fifty, which changes neither memory nor disk. Memory is the proportional set size, which
-counts shared memory once, of the parent and its workers; it is sampled during the rounds. The second has so many
-clients take part in turns of a thousand, with a logistic regression of 650 parameters, and a checkpoint every ten
-rounds.
+counts shared memory once, of the parent and its workers; it is sampled during the rounds. Every number of workers
+has a process of its own. The second has so many clients take part in turns of a thousand, with a logistic
+regression of 650 parameters, and a checkpoint every ten rounds.
 """
 
 import argparse
+import multiprocessing
 import os
 import resource
 import threading
@@ -66,7 +67,7 @@ class Peak:
 
 
 def large(method: str, rounds: int, workers: int) -> None:
-    """ResNet-18: peak of parent and workers, and the disk."""
+    """A row for ResNet-18: peak of parent and workers, and the disk."""
     experiment = Experiment.parse(
         {
             "rounds": rounds,
@@ -90,11 +91,9 @@ def large(method: str, rounds: int, workers: int) -> None:
             memory.settle(metrics.round)
             memory.forget(metrics.round)
         disk = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
-    print(f"{method}, {rounds} rounds, {len(seen)} of {WORKLOAD.clients} clients took part, {workers} workers")
-    print(
-        f"peak memory: parent {peak.parent / 1e9:.2f} GB, worker {peak.worker / 1e9:.2f} GB, "
-        f"together {peak.together / 1e9:.2f} GB; states on disk {disk / 1e9:.2f} GB"
-    )
+    sizes = (peak.parent, peak.worker, peak.together, disk)
+    cells = [method, f"{workers}", f"{len(seen)}", *(f"{size / 1e9:.2f}" for size in sizes)]
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def many(method: str, clients: int) -> None:
@@ -146,13 +145,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", default="feddyn")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", default="2", help="one number or several")
     parser.add_argument("--clients", type=int, help="a small model and so many clients instead")
     arguments = parser.parse_args()
     if arguments.clients:
         many(arguments.method, arguments.clients)
-    else:
-        large(arguments.method, arguments.rounds, arguments.workers)
+        return
+    print("| method | workers | clients that took part | parent, GB | largest worker | all | states on disk |")
+    print("| --- |" + " ---: |" * 6, flush=True)
+    for workers in map(int, arguments.workers.split(",")):
+        given = (arguments.method, arguments.rounds, workers)
+        process = multiprocessing.get_context("spawn").Process(target=large, args=given)
+        process.start()
+        process.join()
 
 
 if __name__ == "__main__":

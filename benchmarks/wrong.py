@@ -34,7 +34,8 @@ from fedacg.methods.ghbm import PastModels
 from fedacg.methods.moon import Contrastive
 from fedacg.methods.parts import Forward, Gradient, Proximal
 from fedacg.methods.quantise import BUCKET, Quantise
-from fedacg.methods.rules import Lookahead, Reply, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import Lookahead, State, Totals
 from fedacg.methods.scaffold import Controls, ControlVariate
 from fedacg.methods.stem import MomentumStep
 from fedacg.methods.storm import Storm

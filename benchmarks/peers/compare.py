@@ -25,8 +25,6 @@ from workload import CHECKS, WORKLOADS, Workload, workers
 
 HERE = Path(__file__).parent
 PEERS = ("fedacg", "bare", "pfl", "flower", "tutorial", "fluke")
-PEERS_OF = {"lenet": [peer for peer in PEERS if peer != "fluke"], "logistic": list(PEERS)}
-"""By workload; a first round of fluke's took more than 45 s on `lenet`, so it has to be asked for there."""
 TURNS = {"lenet": 5, "logistic": 6}
 ROUNDS = {
     "lenet": dict.fromkeys(PEERS, 1),
@@ -117,17 +115,13 @@ def measure(name: str, peers: list[Peer], turns: int, logs: Path) -> None:
             played.finish()
 
 
-def chosen_peers(name: str, asked: str | None) -> list[str]:
-    """The peers of a workload, in their usual order."""
-    wanted = ("fedacg", "bare", *(asked.split(",") if asked else PEERS_OF[name]))
-    return [peer for peer in PEERS if peer in wanted]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--turns", type=int, help="of each peer; by default as many as fit a few minutes")
-    parser.add_argument("--peers", help="beside fedacg and bare, with which all are compared; by default PEERS_OF")
+    parser.add_argument(
+        "--peers", default=",".join(PEERS), help="beside fedacg and bare, which all are compared to"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "out")
     arguments = parser.parse_args()
     for name in arguments.workloads:
@@ -136,14 +130,14 @@ def main() -> None:
     if arguments.turns is not None and arguments.turns < 1:
         parser.error(f"--turns = {arguments.turns}: must be at least 1")
     names = arguments.workloads or list(WORKLOADS)
-    chosen = {name: chosen_peers(name, arguments.peers) for name in names}
-    for peer in dict.fromkeys(peer for peers in chosen.values() for peer in peers):
+    chosen = [peer for peer in PEERS if peer in ("fedacg", "bare", *arguments.peers.split(","))]
+    for peer in chosen:
         environments.make(peer)
     arguments.out.mkdir(parents=True, exist_ok=True)
     machine = findings.machine()
     found = {}
     for name in names:
-        found[name] = [Peer(peer) for peer in chosen[name]]
+        found[name] = [Peer(peer) for peer in chosen]
         check(name, found[name], arguments.out)
         measure(name, found[name], arguments.turns or TURNS[name], arguments.out)
     findings.write(found, machine, arguments.out)

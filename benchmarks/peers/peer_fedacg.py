@@ -10,23 +10,29 @@ from torch import Tensor
 from turns import Turns
 
 import fedacg
+from fedacg.simulation.fused import worthwhile
 
 
 class InOrder:
-    """A client's examples as they lie, whatever order is asked for; a visit must be whole epochs."""
+    """A client's examples as they lie, whatever order is asked for; a visit must be whole epochs.
 
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.y, self._seen = x, y, 0
+    `filled` is the length to which short batches come filled up, as in fused cohorts; 0 if they come short.
+    """
 
-    def __reduce__(self) -> tuple[type, tuple[Tensor, Tensor]]:
-        return InOrder, (self.x, self.y)  # what was looked at before is not seen in a worker
+    def __init__(self, x: Tensor, y: Tensor, filled: int = 0) -> None:
+        self.x, self.y, self.filled, self._seen = x, y, filled, 0
+
+    def __reduce__(self) -> tuple[type, tuple[Tensor, Tensor, int]]:
+        return InOrder, (self.x, self.y, self.filled)  # what was looked at before is not seen in a worker
 
     def __len__(self) -> int:
         return len(self.y)
 
     def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        places = (torch.arange(len(index)) + self._seen) % len(self)
+        epoch = -(-len(self) // self.filled) * self.filled if self.filled else len(self)
+        places = (torch.arange(len(index)) + self._seen) % epoch
         self._seen += len(index)
+        places.clamp_(max=len(self) - 1)  # what a batch is filled up with is ignored
         return self.x[places], self.y[places]
 
 
@@ -37,7 +43,8 @@ def main(folder: Path, rounds: int, turns: Turns) -> None:
     workload.load(module.to(given.theta.dtype), given.theta)
     store = os.environ.get("PEERS_CHECKPOINT")
     kept = {"out": store, "resume": Path(store, "run.json").exists(), "save": {"seconds": 0}} if store else {}
-    examples = tuple if load.shuffle else lambda pair: InOrder(*pair)
+    filled = load.batch if worthwhile(given.theta.numel(), load.cohort) else 0
+    examples = tuple if load.shuffle else lambda pair: InOrder(*pair, filled)
     result = fedacg.run(
         model=module,
         clients=[examples(pair) for pair in zip(given.x, given.y, strict=True)],

@@ -14,7 +14,8 @@ from torch import Tensor
 from fedacg.core.round import Round
 from fedacg.methods import Entry, Method, positive
 from fedacg.methods.parts import Empirical, Part
-from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import ServerRule, State, Totals
 from fedacg.methods.visit import Assignment, Departure
 
 

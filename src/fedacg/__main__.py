@@ -1,5 +1,5 @@
 """`python -m fedacg` runs the program `fedacg`."""
 
-from fedacg.cli import main
+from fedacg.cli import start
 
-main()
+start()

@@ -111,6 +111,9 @@ def test_examples_in_order_come_as_they_lie_whatever_is_asked_for() -> None:
     examples = peer_fedacg.InOrder(x, x.long())
     fetched = [examples.fetch(torch.randperm(5)[:size])[0].tolist() for size in (2, 2, 1, 4)]
     assert fetched == [[0, 1], [2, 3], [4], [0, 1, 2, 3]]
+    filled = peer_fedacg.InOrder(x, x.long(), 4)
+    assert filled.fetch(torch.randperm(8))[0].tolist() == [0, 1, 2, 3, 4, 4, 4, 4]
+    assert filled.fetch(torch.randperm(4))[0].tolist() == [0, 1, 2, 3]
     create, arguments = examples.__reduce__()
     assert create(*arguments).fetch(torch.tensor([4]))[1].tolist() == [0]
 

@@ -5,6 +5,7 @@ tested.
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from fedacg import Result, methods, run
 from fedacg.core import tensors
+from fedacg.data.device_copy import settle
 from fedacg.data.examples import (
     FederatedData,
     ListedClients,
@@ -24,7 +26,6 @@ from fedacg.data.examples import (
     SplitClients,
     TensorExamples,
     ViewExamples,
-    settle,
 )
 from fedacg.data.pipelines import PlainPipeline
 from fedacg.engines.orders import Prepare
@@ -34,6 +35,7 @@ from support.command import Command
 from support.runs import digest
 
 SCRIPT = Path(__file__).parents[1] / "support" / "pretended_device.py"
+GPU = SCRIPT.with_name("pretended_gpu.py")
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,39 @@ def test_the_steps_of_a_client_never_wait_for_the_device(pretended: list[dict[st
     runs = [run for run in pretended if "run" in run]
     assert len(runs) > 2 * len(methods.METHODS)
     assert {run["run"] for run in runs if run["waits in steps"]} == {"fedrcl"}
+
+
+@pytest.mark.slow
+def test_examples_stay_on_the_device_as_far_as_they_fit(pretended: list[dict[str, Any]]) -> None:
+    """Two more steps of two clients in two rounds take 40 more images of 192 bytes."""
+    moved = {run["resident"]: run["moved in steps"] for run in pretended if run.get("run") == "fedavg"}
+    assert "torch.uint8" not in moved[True]
+    assert moved[False]["torch.uint8"] == 40 * 192
+
+
+@pytest.mark.slow
+def test_the_script_for_gpus_prints_its_whole_table_with_several_workers_on_a_device(tmp_path: Path) -> None:
+    command = [sys.executable, GPU, tmp_path, "--device", "mps", "--rounds", "1", "logistic"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(GPU.parents[1])}
+    )
+    assert done.returncode == 0, done.stderr
+    title, _, header, _, *rows = done.stdout.splitlines()
+    assert title.startswith("mps, fedacg ")
+    assert header.startswith("| workload | where | workers |")
+    cells = [row.strip("| ").split(" | ") for row in rows]
+    places = [("cpu", str(os.cpu_count())), ("mps", "1"), ("mps", "2"), ("mps", "4")]
+    assert [(row[0], row[1], row[2]) for row in cells] == [("logistic", *place) for place in places]
+    assert all(float(cell.replace(",", "")) > 0 for row in cells for cell in row[3:])
+
+
+@pytest.mark.slow
+def test_the_script_for_gpus_says_so_where_there_is_none() -> None:
+    script = GPU.parents[2] / "benchmarks" / "gpu.py"
+    there = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, env=there)
+    assert done.returncode == 2
+    assert "finds no cuda device on this machine" in done.stdout
 
 
 @pytest.mark.slow
@@ -133,7 +168,7 @@ AWAY = torch.device("meta")
 
 
 def give_room(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    monkeypatch.setattr("fedacg.data.examples.spare", lambda device: room)
+    monkeypatch.setattr("fedacg.data.device_copy.spare", lambda device: room)
 
 
 def test_examples_move_to_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:

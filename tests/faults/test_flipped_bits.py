@@ -12,7 +12,8 @@ from fedacg.report.runs import load_run
 from fedacg.runs import recording
 from fedacg.runs.build import prepare
 from fedacg.runs.client_states import ClientStates
-from fedacg.runs.folder import RunFolder, load_moment, read_summary
+from fedacg.runs.contents import load_moment, read_summary
+from fedacg.runs.folder import RunFolder
 from fedacg.runs.model_file import ModelFile, load_model
 from fedacg.runs.runner import play
 from support.runs import tiny

@@ -11,7 +11,7 @@ import pytest
 import fedacg
 from fedacg.errors import InputError
 from fedacg.methods import METHODS, build
-from fedacg.runs.folder import load_moment
+from fedacg.runs.contents import load_moment
 from support.federation_processes import QUIET
 from support.flower_grid import OWN, Trial, write_clients
 

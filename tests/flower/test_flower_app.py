@@ -12,7 +12,8 @@ import pytest
 from safetensors.torch import load_file
 
 from fedacg.errors import InputError
-from fedacg.runs.folder import RunFolder, load_moment
+from fedacg.runs.contents import load_moment
+from fedacg.runs.folder import RunFolder
 from support.flower_grid import OWN, LoopGrid, Trial, node_id, write_clients
 
 

@@ -9,7 +9,7 @@ from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, override, read_toml
 from fedacg.flower.deployment import describe_app, write_app
 from fedacg.runs.build import prepare
-from fedacg.runs.folder import load_moment
+from fedacg.runs.contents import load_moment
 from fedacg.runs.runner import play
 from support.federation_processes import Deployment
 

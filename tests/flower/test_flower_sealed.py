@@ -10,7 +10,7 @@ from fedacg.config.recipe import find, read_toml
 from fedacg.flower import sealed, server_app
 from fedacg.flower.deployment import describe_app, write_app
 from fedacg.runs.build import prepare
-from fedacg.runs.folder import load_moment
+from fedacg.runs.contents import load_moment
 from fedacg.runs.runner import play as simulated
 from support.federation_processes import Deployment
 from support.flower_grid import LoopGrid, Trial, node_id

@@ -14,7 +14,8 @@ from fedacg.errors import InputError
 from fedacg.methods import fedgen
 from fedacg.methods.fedgen import GeneratedFeatures, Generator, TrainedGenerator, distinct, draw_noise, taught
 from fedacg.methods.parts import Forward
-from fedacg.methods.rules import Average, Lookahead, Reply, Totals
+from fedacg.methods.reply import Reply
+from fedacg.methods.rules import Average, Lookahead, Totals
 from fedacg.models import StagedModel
 from fedacg.simulation.engine import Network
 from support.staged import dealt, job, rounds, tanh_net

@@ -50,6 +50,27 @@ class Twice(LocalStep):
         return gradient() if self.times == 1 else first
 
 
+class Apart(LocalStep):
+    """½w + g(w; B) − ⅓g(0; B), added up here"""
+
+    def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
+        return w / 2 + gradient().clone() - gradient(torch.zeros_like(w)) / 3
+
+
+class Onto(LocalStep):
+    """The same, added up by the gradients"""
+
+    def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
+        return gradient.onto(gradient.onto(w, keep=1 / 2), torch.zeros_like(w), times=-1 / 3)
+
+
+class Difference(LocalStep):
+    """g(w; B) − ½g(0; B), the second added to the first where that lies"""
+
+    def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
+        return gradient.onto(gradient(), torch.zeros_like(w), times=-1 / 2)
+
+
 def net(*layers: nn.Module) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -88,6 +109,14 @@ def test_asking_again_draws_the_same_masks_and_moves_statistics_once(
     assert torch.equal(often.w, plain.w)
     assert torch.equal(often.read_buffers(), plain.read_buffers())
     assert loss == same
+
+
+@pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
+def test_gradients_add_up_as_if_they_were_added_afterwards(make: Callable[[], nn.Module]) -> None:
+    (apart, loss), (onto, same) = visit(Apart(), make()), visit(Onto(), make())
+    torch.testing.assert_close(onto.w, apart.w, rtol=0, atol=1e-12)
+    torch.testing.assert_close(onto.read_buffers(), apart.read_buffers(), rtol=0, atol=1e-12)
+    assert loss == pytest.approx(same, rel=1e-12)
 
 
 def test_a_dropout_mask_changes_from_step_to_step() -> None:
@@ -145,15 +174,22 @@ def test_the_loss_that_is_told_is_that_at_w() -> None:
     assert visit(Ascent(), net(), steps=1)[1] == visit(LocalStep(), net(), steps=1)[1]
 
 
-def served(step: LocalStep, group: int, settings: LocalSettings) -> list[Answers]:
+def chain() -> nn.Module:
+    """A network whose gradients at many points are taken without autograd."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)).double()
+
+
+def served(step: LocalStep, group: int, settings: LocalSettings, make: Callable[[], nn.Module]) -> list[Answers]:
     source = torch.Generator().manual_seed(1)
     clients = [
         (torch.randn(n, 6, generator=source, dtype=torch.float64), torch.randint(4, (n,), generator=source))
         for n in SIZES
     ]
     made_of = Method(Average(), objective=(Empirical(), Proximal(0.2)), step=step)
-    worker = Worker(Job(net(), False, from_pairs(clients, clients[0]), made_of, settings, 0, 100, group=group))
-    phi = {"phi": FlatModel(net()).w, "buffers": torch.empty(0, dtype=torch.float64)}
+    worker = Worker(Job(make(), False, from_pairs(clients, clients[0]), made_of, settings, 0, 100, group=group))
+    phi = {"phi": FlatModel(make()).w, "buffers": torch.empty(0, dtype=torch.float64)}
     tasks = [task(1, client, settings.steps_for(n), lr=LR) for client, n in enumerate(SIZES)]
     if group > 1:
         return [worker.serve(tasks, phi, {})]
@@ -163,13 +199,18 @@ def served(step: LocalStep, group: int, settings: LocalSettings) -> list[Answers
     ]
 
 
-@pytest.mark.parametrize("step", [LocalStep(), Ascent()], ids=["plain", "ascent"])
+@pytest.mark.parametrize("make", [net, chain])
+@pytest.mark.parametrize(
+    "step", [LocalStep(), Ascent(), Onto(), Difference()], ids=lambda step: type(step).__name__
+)
 @pytest.mark.parametrize(
     "local", [{}, {"clip": 0.4, "momentum": 0.5, "weight_decay": 0.1}, {"within": "linear", "optimiser": "adam"}]
 )
-def test_rows_end_where_each_client_alone_does(step: LocalStep, local: dict[str, object]) -> None:
+def test_rows_end_where_each_client_alone_does(
+    step: LocalStep, local: dict[str, object], make: Callable[[], nn.Module]
+) -> None:
     settings = LocalSettings.model_validate({"epochs": 3, "batch": 4, **local})
-    (together,), alone = served(step, len(SIZES), settings), served(step, 1, settings)
+    (together,), alone = served(step, len(SIZES), settings, make), served(step, 1, settings, make)
     deltas = together.upload["delta"].view(torch.float64)
     for row, answers in enumerate(alone):
         torch.testing.assert_close(deltas[row], answers.upload["delta"][0].view(torch.float64), rtol=0, atol=1e-12)

@@ -14,7 +14,7 @@ from fedacg.methods.fedmlb import Branches
 from fedacg.methods.fedntd import NotTrueDistillation
 from fedacg.methods.moon import Contrastive
 from fedacg.models import StagedModel
-from fedacg.simulation import worker
+from fedacg.simulation import resident, worker
 from fedacg.simulation.worker import FrozenCopies
 from support.staged import asked, dealt, job, rounds, tanh_net
 
@@ -304,7 +304,8 @@ def test_frozen_copies_are_made_once_a_worker_and_overwritten(
             super().__init__(*arguments, **options)  # type: ignore[arg-type]
             made.append(self)
 
-    monkeypatch.setattr(worker, "FlatModel", Counted)
+    for module in (resident, worker):
+        monkeypatch.setattr(module, "FlatModel", Counted)
     clients = dealt(*[[0, 1, 2, 3]] * 8)
     work = job(tanh_net(), clients, method, {})
     *_, _ = rounds(work, [range(8), range(8), range(0, 8, 2)])

@@ -17,7 +17,8 @@ from fedacg.core.accounting import Banded, Gaussian, square_root
 from fedacg.core.round import Round
 from fedacg.errors import InputError
 from fedacg.methods.dp import Noised, Promise
-from fedacg.methods.rules import Average, Reply, Totals
+from fedacg.methods.reply import Reply
+from fedacg.methods.rules import Average, Totals
 from fedacg.runs.runner import Result
 from fedacg.simulation.metrics import RoundMetrics
 from support.quadratics import client, states

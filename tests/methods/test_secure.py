@@ -10,7 +10,8 @@ import fedacg
 from fedacg import methods
 from fedacg.core.round import Round
 from fedacg.errors import InputError
-from fedacg.methods.rules import Reply, Totals
+from fedacg.methods.reply import Reply
+from fedacg.methods.rules import Totals
 from fedacg.methods.secure import FixedPoint, Sealed, key_bytes
 from fedacg.methods.upload import Chain, Memory
 from support.quadratics import client, states

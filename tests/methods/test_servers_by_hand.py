@@ -15,7 +15,8 @@ from fedacg.methods.fedexp import Extrapolation
 from fedacg.methods.fedgloss import LookBack
 from fedacg.methods.fednova import Normalised, reaches
 from fedacg.methods.method import Method
-from fedacg.methods.rules import Average, Reply, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import Average, State, Totals
 from support.quadratics import client, states
 
 ONE = [client((32, 0))]

@@ -85,6 +85,9 @@ class Noisy:
         assert at is not None
         return at + self.noise
 
+    def onto(self, start: Tensor, at: Tensor | None = None, *, keep: float = 1.0, times: float = 1.0) -> Tensor:
+        return keep * start + times * self(at)
+
     def of(self, loss: object) -> Tensor:
         raise AssertionError
 

@@ -22,7 +22,8 @@ from fedacg.methods.fedgate import GradientTracking, MeanDirection
 from fedacg.methods.fedmoswa import NewestVariate
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Empirical
-from fedacg.methods.rules import Average, Reply, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import Average, State, Totals
 from fedacg.methods.scaffold import Controls, ControlVariate
 from fedacg.methods.visit import Assignment, Departure
 from support.quadratics import Bowl, client, kept, states

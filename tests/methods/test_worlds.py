@@ -13,7 +13,7 @@ import fedacg
 from fedacg import methods
 from fedacg.config.experiment import Experiment
 from fedacg.runs.build import prepare
-from fedacg.runs.folder import load_moment
+from fedacg.runs.contents import load_moment
 from fedacg.runs.runner import Result, play
 from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command

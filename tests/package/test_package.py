@@ -107,7 +107,7 @@ def test_the_wheel_has_the_program(wheel: zipfile.ZipFile) -> None:
     entries = ConfigParser()
     entries.read_string(wheel.read(f"{NAME}.dist-info/entry_points.txt").decode())
     assert {section: dict(entries[section]) for section in entries.sections()} == {
-        "console_scripts": {"fedacg": "fedacg.cli:main"}
+        "console_scripts": {"fedacg": "fedacg.cli:start"}
     }
 
 

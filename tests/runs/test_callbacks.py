@@ -17,7 +17,7 @@ from fedacg.config.experiment import Experiment
 from fedacg.data.examples import TensorExamples
 from fedacg.data.own_data import from_pairs
 from fedacg.runs.callbacks import AtChance, RunView
-from fedacg.runs.folder import BEST, load_moment
+from fedacg.runs.contents import BEST, load_moment
 from fedacg.runs.history import History
 from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import fedacg
 from fedacg import InputError
 from fedacg.runs import folder as folders
-from fedacg.runs.folder import load_moment
+from fedacg.runs.contents import load_moment
 from fedacg.simulation.metrics import RoundMetrics
 from support.command import Command
 from support.runs import tiny

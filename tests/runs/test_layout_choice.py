@@ -13,7 +13,7 @@ from fedacg.config.recipe import find, override
 from fedacg.core.files import unseal
 from fedacg.runs.build import prepare
 from fedacg.runs.choices import example_cost, takes_channels_last
-from fedacg.runs.folder import read_marker
+from fedacg.runs.contents import read_marker
 
 SHAPE = (2, 8, 8)
 

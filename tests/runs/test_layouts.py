@@ -14,7 +14,7 @@ from fedacg.core.files import unseal
 from fedacg.core.vector import FlatModel, Layout, clone, load_vectors
 from fedacg.errors import InputError
 from fedacg.runs.client_states import ClientStates
-from fedacg.runs.folder import load_moment, read_marker
+from fedacg.runs.contents import load_moment, read_marker
 
 METHODS = ["fedacg", "feddyn", "feddc", "fedadam"]
 

@@ -202,6 +202,16 @@ def test_where_memory_has_no_more_room_the_oldest_states_are_written(tmp_path: P
     assert found(memory) == pytest.approx([4, 3.1, 2.2])
 
 
+def test_states_outdated_before_a_checkpoint_are_never_written(tmp_path: Path) -> None:
+    memory = ClientStates(tmp_path, room=2 * BYTES)  # for the round under way, and the one to go back to
+    for round in range(1, 50):
+        memory.write(round, 0, vector(float(round)))
+    assert visits(tmp_path) == set()
+    assert found(memory, 1) == [49]
+    memory.rewind(48)
+    assert found(memory, 1) == [48]
+
+
 def test_forgotten_states_give_their_room_back(tmp_path: Path) -> None:
     memory = ClientStates(tmp_path, room=2 * BYTES)
     for round in range(1, 50):

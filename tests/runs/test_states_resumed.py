@@ -25,7 +25,7 @@ from fedacg.methods import Method
 from fedacg.methods.parts import Correction
 from fedacg.runs.build import prepare
 from fedacg.runs.client_states import ClientStates
-from fedacg.runs.folder import load_moment
+from fedacg.runs.contents import load_moment
 from fedacg.runs.runner import play
 from fedacg.simulation.engine import Answers, ClientMemory, Engine, Job, Task, Training
 from fedacg.simulation.federation import Federation

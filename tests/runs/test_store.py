@@ -16,7 +16,8 @@ from fedacg.core.vector import sha256
 from fedacg.errors import InputError, RunError
 from fedacg.methods import METHODS, build
 from fedacg.runs.build import prepare
-from fedacg.runs.folder import RunFolder, load_moment
+from fedacg.runs.contents import load_moment
+from fedacg.runs.folder import RunFolder
 from fedacg.runs.history import read_metrics
 from fedacg.runs.model_file import load_model
 from fedacg.runs.runner import play

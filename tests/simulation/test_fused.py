@@ -18,13 +18,15 @@ from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import find, override
 from fedacg.config.sections import LocalSettings
 from fedacg.core.randomness import generator
+from fedacg.core.tensors import IGNORED
+from fedacg.core.vector import FlatModel
 from fedacg.data.examples import (
     FederatedData,
     Pipeline,
     SpanExamples,
     TensorExamples,
     ViewExamples,
-    fetch_together,
+    joined,
 )
 from fedacg.data.own_data import from_pairs
 from fedacg.data.pipelines import Augment, ImagePipeline
@@ -32,8 +34,15 @@ from fedacg.engines import Engine
 from fedacg.engines.processes import ProcessEngine
 from fedacg.engines.serial import SerialEngine
 from fedacg.errors import InputError, RunError
+from fedacg.methods.feddyn import DynamicServer
+from fedacg.methods.parts import Empirical
 from fedacg.methods.quantise import Quantise
+from fedacg.methods.reply import Reply, ReplyRows, Term
+from fedacg.methods.rules import Average, ServerRule, Totals
+from fedacg.methods.scaffold import Controls
 from fedacg.methods.upload import Chain, Memory
+from fedacg.models.row_gradients import LayerChain, cross_entropy
+from fedacg.models.rows import RowLayers
 from fedacg.runs.build import Ingredients, plan, prepare
 from fedacg.runs.runner import Result, play
 from fedacg.simulation import fused
@@ -294,6 +303,157 @@ def test_augmentation_is_each_clients_own(pipeline: Pipeline) -> None:
     assert_same(one, other, 1e-11)
 
 
+class Centred(nn.Module):
+    """A layer with a buffer of its own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - self.mean
+
+
+class Mixing(nn.Module):
+    """Examples less the mean of their batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(dim=0)
+
+
+class Dropping(nn.Module):
+    """A layer such as dropout where only the forward says when."""
+
+    def __init__(self, layer: nn.Module | None = None) -> None:
+        super().__init__()
+        self.inner, self.drop, self.out = nn.Linear(6, 8), layer or nn.Dropout(0.5), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.out(self.drop(self.inner(x)))
+        return outputs
+
+
+@pytest.mark.parametrize("method", ["fedacg", "fedsam", "scaffold:option=1", "fedntd"])
+def test_dropout_draws_the_masks_that_each_client_alone_would(method: str) -> None:
+    make = (network(nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.2)).double() for _ in range(2))
+    one, other = (
+        played(described(method, fuse, {"epochs": 3}, failures={"straggle": 0.3}), module, data())
+        for fuse, module in zip(("on", "off"), make, strict=True)
+    )
+    assert_same(one, other, 1e-12)
+    still = played(described(method, "on", {"epochs": 3}, failures={"straggle": 0.3}), network().double(), data())
+    assert not torch.allclose(one.vector, still.vector, atol=1e-6)
+
+
+NORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "usual": (lambda: network(nn.BatchNorm1d(8)), (6,)),
+    "cumulative": (lambda: network(nn.BatchNorm1d(8, momentum=None), nn.Dropout(0.3)), (6,)),
+    "not affine": (lambda: network(nn.BatchNorm1d(8, affine=False)), (6,)),
+    "images": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 6), nn.Tanh(), network()
+        ),
+        (1, 4, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "shape"), NORMS.values(), ids=NORMS)
+@pytest.mark.parametrize("method", ["fedacg", "fedsam", "scaffold:option=1", "fedntd"])
+def test_statistics_of_batchnorm_are_those_of_each_client_alone(
+    method: str, make: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    sizes = (7, 2, 23, 12, 6, 18, 3, 8, 31, 4)  # no batch of one example, which BatchNorm refuses
+    results = []
+    for fuse in ("on", "off"):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            module = make().double()
+        results.append(played(described(method, fuse, {"epochs": 3}), module, data(sizes, shape)))
+    assert_same(*results, 1e-11)
+    assert [m.test_loss for m in results[0].history] == pytest.approx(
+        [m.test_loss for m in results[1].history], rel=1e-10
+    )
+
+
+def test_batchnorm_refuses_a_batch_of_one_example_fused_and_alone() -> None:
+    for fuse in ("on", "off"):
+        with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
+            played(described("fedavg", fuse), network(nn.BatchNorm1d(8)), data((5, 9, 8, 8)))
+
+
+@pytest.mark.parametrize("layers", [(), (nn.ReLU(), nn.Linear(8, 8, bias=False))], ids=["linear", "deep"])
+def test_a_chain_differentiated_by_hand_has_the_bits_of_autograd(layers: tuple[nn.Module, ...]) -> None:
+    flat = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(6, 8), *layers, nn.ReLU(), nn.Linear(8, 4)))
+    source = torch.Generator().manual_seed(2)
+    w = flat.w + torch.randn(5, len(flat.w), generator=source)
+    x, y = torch.randn(5, 7, 2, 3, generator=source), torch.randint(4, (5, 7), generator=source)
+    y[1, 3:] = y[4, 1:] = IGNORED
+    chain = LayerChain.of(flat, x)
+    assert chain is not None
+    losses, slope = cross_entropy(chain.forward(w, x), y)
+    expected, g = fused._differentiate(flat, [Empirical()], w, x, y, RowLayers((), {}))
+    assert torch.equal(losses, expected)
+    assert torch.equal(chain.backward(slope, torch.empty_like(w)), g)
+    for row in range(5):
+        outputs = torch.func.functional_call(flat.module, flat.unfold(w[row]), (x[row],))
+        assert torch.allclose(losses[row], nn.functional.cross_entropy(outputs, y[row]))
+
+
+@pytest.mark.parametrize(
+    "module", [Tied(), network(), nn.Sequential(nn.Linear(6, 4), nn.Softmax(1)), nn.Linear(6, 4).double()]
+)
+def test_only_chains_are_differentiated_by_hand(module: nn.Module) -> None:
+    assert (LayerChain.of(FlatModel(module), torch.zeros(2, 3, 6)) is not None) == isinstance(module, nn.Linear)
+    assert LayerChain.of(FlatModel(nn.Linear(6, 4)), torch.zeros(2, 3, 5, 6)) is None
+
+
+def replied(weights: list[float], deltas: Tensor, extras: dict[str, Tensor]) -> ReplyRows:
+    count = len(weights)
+    ones, none = [1] * count, deltas[:, :0]
+    return ReplyRows(ones, weights, 1 / count, ones, ones, float, [0.0] * count, deltas, extras, none, {})
+
+
+@pytest.mark.parametrize("weights", [[0.1] * 5, [0.1, 0.3, 0.2, 0.15, 0.25]], ids=["equal", "unequal"])
+@pytest.mark.parametrize("rule", [Average(), DynamicServer(0.1), Controls(Average())])
+def test_replies_are_summed_by_group_with_the_bits_of_one_by_one(rule: ServerRule, weights: list[float]) -> None:
+    source = torch.Generator().manual_seed(3)
+    by_group, one_by_one = Totals(rule), Totals(rule)
+    for _ in range(2):
+        rows = torch.randn(2, 5, 700, generator=source)
+        group = ReplyRows(
+            list(range(5)),
+            weights,
+            0.2,
+            [1] * 5,
+            [1] * 5,
+            float,
+            [0.0] * 5,
+            rows[0],
+            {"c": rows[1]},
+            rows[0, :, :0],
+            {},
+        )
+        by_group.add_rows(group)
+        for reply in group:
+            one_by_one.add(reply)
+    assert by_group.count == one_by_one.count == 10
+    for name in ("delta", "c") if isinstance(rule, Controls) else ("delta",):
+        assert torch.equal(by_group[name], one_by_one[name])
+
+
+def test_a_rule_that_collects_in_its_own_way_sees_single_replies() -> None:
+    class Halved(DynamicServer):
+        def collect(self, reply: Reply) -> Mapping[str, Term]:
+            return {"delta": (reply.delta, 0.5)}
+
+    totals, rows = Totals(Halved(0.1)), torch.ones(2, 3)
+    totals.add_rows(
+        ReplyRows([0, 1], [0.5] * 2, 0.5, [1] * 2, [1] * 2, float, [0.0] * 2, rows, {}, rows[:, :0], {})
+    )
+    assert totals["delta"].tolist() == [1.0, 1.0, 1.0]
+
+
 def test_rows_are_clipped_by_their_own_norms() -> None:
     g = torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64)
     clip(g, 1.0)
@@ -317,12 +477,13 @@ def test_parts_of_one_base_are_fetched_as_each_would_be() -> None:
         ViewExamples(where, torch.tensor(index))
         for where, index in ((base, [7, 3, 5]), (base, [4, 9, 8]), (other, [4, 9, 8]))
     )
-    index, counts = torch.tensor([1, 0, 2]), torch.tensor([2, 1])
-    x, y = fetch_together([one, two], index, counts)
-    assert (x.tolist(), y.tolist()) == ([3, 7, 8], [3, 7, 8])
-    assert fetch_together([one, three], index, counts)[0].tolist() == [3, 7, 108]
-    assert fetch_together([one, SpanExamples(base, 10, 14)], index, counts)[1].tolist() == [3, 7, 12]
-    assert fetch_together([base, other], index, counts)[1].tolist() == [1, 0, 102]
+    index = torch.tensor([1, 5, 0, 2, 3])  # in the first, the second, the first, the first, the second
+    x, y = joined([one, two]).fetch(index)
+    assert (x.tolist(), y.tolist()) == ([3, 8, 7, 5, 4], [3, 8, 7, 5, 4])
+    assert joined([one, three]).fetch(index)[0].tolist() == [3, 108, 7, 5, 104]
+    assert joined([one, SpanExamples(base, 10, 14)]).fetch(index)[1].tolist() == [3, 12, 7, 5, 10]
+    assert joined([base, other]).fetch(torch.tensor([21, 0, 39]))[1].tolist() == [101, 0, 119]
+    assert [len(joined(parts)) for parts in ([one, two], [one, three], [base, other])] == [6, 6, 40]
 
 
 # The same bits whoever does the work
@@ -348,6 +509,17 @@ def test_the_bits_do_not_depend_on_the_workers(method: str, pool: ProcessEngine)
     parallel = played(experiment, network(), data(), pool)
     assert digest(parallel) == digest(serial)
     assert [m.client_losses for m in parallel.history] == [m.client_losses for m in serial.history]
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_masks_and_statistics_do_not_depend_on_the_workers(pool: ProcessEngine) -> None:
+    federated = data((7, 2, 23, 12, 6, 18, 3, 8, 31, 4))
+    serial, parallel = (
+        played(described("feddyn"), network(nn.BatchNorm1d(8), nn.Dropout(0.5)), federated, engine)
+        for engine in (None, pool)
+    )
+    assert digest(parallel) == digest(serial)
+    assert [m.test_loss for m in parallel.history] == [m.test_loss for m in serial.history]
 
 
 def test_groups_follow_from_the_places_in_the_cohort() -> None:
@@ -471,12 +643,11 @@ def regression() -> FederatedData:
 
 
 OBSTACLES: dict[str, tuple[Callable[[], Ingredients], str]] = {
-    "dropout": (lambda: ingredients(network(nn.Dropout(0.5))), "model: Sequential .* random"),
-    "buffers": (lambda: ingredients(network(nn.BatchNorm1d(8))), "model: has a buffer, 1.running_mean"),
-    "mixed examples": (
-        lambda: ingredients(network(nn.BatchNorm1d(8, track_running_stats=False))),
-        "model: Sequential mixes the examples of a batch",
-    ),
+    "draws of layers": (lambda: ingredients(network(nn.AlphaDropout(0.5))), "model: Sequential .* random"),
+    "dropout in a forward of one's own": (lambda: ingredients(Dropping()), "model: Dropping .* random"),
+    "buffers": (lambda: ingredients(network(Centred(8))), "model: has a buffer, 1.mean, which may change"),
+    "mixed examples": (lambda: ingredients(network(Mixing())), "model: Sequential mixes the examples of a batch"),
+    "BatchNorm in a forward of one's own": (lambda: ingredients(Dropping(nn.BatchNorm1d(8))), "model: Dropping "),
     "no batched form": (
         lambda: ingredients(
             models.build("lstm", classes=4, shape=(5,), hidden=4),

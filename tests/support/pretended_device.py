@@ -35,14 +35,17 @@ NAME = "pretend"
 class _Module(_DummyBackendModule):  # type: ignore[misc]
     seeds: ClassVar[list[int]] = []
 
+    def synchronize(self) -> None:
+        """Nothing is ever under way."""
+
     def manual_seed(self, seed: int) -> None:
         self.seeds.append(seed)
 
-    def get_rng_state(self) -> Tensor:
+    def get_rng_state(self, device: object = None) -> Tensor:
         """Layers draw from the CPU's generator all the same; where this one stands is its last seed."""
         return torch.tensor(self.seeds[-1:])
 
-    def set_rng_state(self, state: Tensor) -> None:
+    def set_rng_state(self, state: Tensor, device: object = None) -> None:
         assert state.tolist() == self.seeds[-1:], "set back to another visit's state"
 
 
@@ -86,6 +89,8 @@ class Pretending(TorchDispatchMode):
     """How many were performed with tensors of the device."""
     waits: ClassVar[list[str]] = []
     """Those for which the CPU would have waited for the device: it asked for numbers, or how many there are."""
+    moved: ClassVar[Counter[str]] = Counter()
+    """Bytes that were copied from the CPU to the device, by their type."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _perform(func, args, kwargs or {})
@@ -114,6 +119,8 @@ def _perform(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     Pretending.operations += bool(away)
     if away and (name in _WAITING or not result_away or _by_mask(name, args)):
         Pretending.waits.append(name)
+    if result_away and here and name in _COPIES:
+        Pretending.moved[str(here[0].dtype)] += here[0].nbytes
     held_args, held_kwargs = tree_map(lambda leaf: leaf.held if isinstance(leaf, Away) else leaf, (args, kwargs))
     result = func(*held_args, **held_kwargs)
     same = {id(leaf.held): leaf for leaf in away}
@@ -126,6 +133,7 @@ def _perform(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return tree_map(wrap, result)
 
 
+_COPIES = {"aten::copy_", "aten::_to_copy"}
 _WAITING = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal", "aten::masked_select"}
 
 
@@ -216,17 +224,20 @@ def main() -> None:
             Pretending.operations = 0
             _Module.seeds.clear()
             Pretending.waits.clear()
+            Pretending.moved.clear()
             with (
                 Pretending(),
-                patch("fedacg.simulation.worker.device_of_worker", lambda name, number: torch.device(NAME, 0)),
-                patch("fedacg.data.examples.spare", lambda device, room=room: room),
+                patch("fedacg.simulation.resident.device_of_worker", lambda name, number: torch.device(NAME, 0)),
+                patch("fedacg.data.device_copy.spare", lambda device, room=room: room),
             ):
                 there = digest(ingredients, extra)
                 told: dict[str, Any] = {"operations": Pretending.operations, "seeds": len(set(_Module.seeds))}
-                few = Counter(Pretending.waits)
+                few, little = Counter(Pretending.waits), Counter(Pretending.moved)
                 Pretending.waits.clear()
+                Pretending.moved.clear()
                 digest(ingredients, extra, steps=5)
             told["waits in steps"] = Counter(Pretending.waits) - few
+            told["moved in steps"] = Counter(Pretending.moved) - little
             json.dump({"run": name, "resident": bool(room), "here": here, "there": there, **told}, sys.stdout)
             print()
 

@@ -33,7 +33,7 @@ from fedacg.report.style import styles_of
 from fedacg.report.table import Spread
 from fedacg.runs import recording
 from fedacg.runs.build import Ingredients, prepare
-from fedacg.runs.folder import check_first_format, read_marker
+from fedacg.runs.contents import check_first_format, read_marker
 from fedacg.runs.history import History
 
 

@@ -17,7 +17,7 @@ from fedacg.config.experiment import Experiment
 from fedacg.data.examples import ViewExamples
 from fedacg.errors import RunError
 from fedacg.runs.build import Ingredients, make_clock, make_job, sampling
-from fedacg.runs.folder import is_finished
+from fedacg.runs.contents import is_finished
 from fedacg.runs.history import History, read_metrics
 from fedacg.runs.session import Session
 from fedacg.simulation.asynchronous import Timetable

@@ -100,7 +100,7 @@ def _holds(folder: Path, experiment: Experiment) -> bool:
 
 def check_begun(folder: Path, experiment: Experiment, resume: bool) -> None:
     """Refuse to resume a stopped run unless that was asked for."""
-    from fedacg.runs.folder import is_finished  # imports torch, which a plan does without
+    from fedacg.runs.contents import is_finished  # imports torch, which a plan does without
 
     if not resume and (folder / _DESCRIPTION).exists() and not is_finished(folder, experiment):
         raise InputError(f"{folder}: holds a run that was stopped; resume it with --resume, or remove the folder")

@@ -239,7 +239,7 @@ def tune(
         For each method its trials, the best of them, and the recipe with its settings.
     """
     from fedacg.bench.tune_report import write
-    from fedacg.runs.folder import is_finished
+    from fedacg.runs.contents import is_finished
     from fedacg.runs.session import Session
 
     tree = find(recipe) if isinstance(recipe, str) else recipe.model_dump()

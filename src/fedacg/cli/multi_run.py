@@ -15,7 +15,7 @@ from fedacg.bench.grid import check_begun
 from fedacg.config.experiment import Experiment
 from fedacg.errors import RunError
 from fedacg.runs.build import check_methods
-from fedacg.runs.folder import is_finished
+from fedacg.runs.contents import is_finished
 from fedacg.runs.history import human_bytes, human_seconds
 from fedacg.runs.loggers import make_loggers
 from fedacg.runs.progress import Display, make_progress

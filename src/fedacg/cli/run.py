@@ -95,7 +95,7 @@ def run(
     from rich.console import Console
 
     from fedacg.runs.build import prepare
-    from fedacg.runs.folder import is_played
+    from fedacg.runs.contents import is_played
     from fedacg.runs.loggers import make_loggers
     from fedacg.runs.progress import describe, make_progress
     from fedacg.runs.runner import play
@@ -160,7 +160,7 @@ def compare(
 
     from fedacg.bench.grid import place_several
     from fedacg.runs.build import check_methods
-    from fedacg.runs.folder import is_finished
+    from fedacg.runs.contents import is_finished
     from fedacg.runs.loggers import make_loggers
     from fedacg.runs.progress import make_progress
     from fedacg.runs.session import Session, announce_runs

@@ -17,6 +17,10 @@ Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 """A batch of inputs: a tensor, a tuple for `forward(a, b)`, or a dictionary for `forward(ids=…, mask=…)`."""
 
 
+IGNORED = -100
+"""The label of what does not count, such as padding; cross-entropy ignores it by default."""
+
+
 def each(function: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
     """The inputs with a function applied to every tensor of them."""
     if isinstance(x, dict):

@@ -104,17 +104,17 @@ class FlatModel:
         self.g = self.w.new_zeros(0 if frozen else size)
         self._parameters = parameters
         self._names = [name for name, p in module.named_parameters() if p.requires_grad]
-        offset = 0
-        for p in parameters:
-            span = slice(offset, offset + p.numel())
-            view = _view(self.w[span], p.shape, channels_last)
+        self._own = list(self.unfold(self.w).values())
+        self._other, self._others = self.w, self._own
+        """The vector that `at` was last asked for, and its views: steps ask for the same again and again."""
+        gradients = self._own if frozen else self.unfold(self.g).values()
+        for p, view, gradient in zip(parameters, self._own, gradients, strict=True):
             view.copy_(p.data)
             p.data = view
             if frozen:
                 p.requires_grad_(False)
             else:
-                p.grad = _view(self.g[span], p.shape, channels_last)
-            offset = span.stop
+                p.grad = gradient
         self._buffers = list(_persistent_buffers(module))
         for buffer in self._buffers:
             buffer.data = buffer.data.clone()
@@ -128,14 +128,17 @@ class FlatModel:
         """
         if (vector.data_ptr() - self.w.data_ptr()) % _ALIGNED:
             vector = vector.clone()
-        own = [p.data for p in self._parameters]
-        for p, part in zip(self._parameters, self.unfold(vector).values(), strict=True):
-            p.data = part
+        if not vector.is_set_to(self._other):
+            self._other, self._others = vector, list(self.unfold(vector).values())
+        self._point_to(self._others)
         try:
             yield
         finally:
-            for p, part in zip(self._parameters, own, strict=True):
-                p.data = part
+            self._point_to(self._own)
+
+    def _point_to(self, views: Sequence[Tensor]) -> None:
+        for p, view in zip(self._parameters, views, strict=True):
+            p.data = view
 
     def load(self, vector: Tensor, buffers: Tensor) -> None:
         """Overwrite parameters and buffers."""
@@ -155,6 +158,23 @@ class FlatModel:
             part = vector[offset : offset + buffer.numel()].view(buffer.shape)
             buffer.copy_(part if buffer.is_floating_point() else part.round())
             offset += buffer.numel()
+
+    def buffer_rows(self, vectors: Tensor) -> dict[int, Tensor]:
+        """Copies of the buffers that the rows of a matrix hold, by the id of the module's own."""
+        parts = torch.split(vectors, [buffer.numel() for buffer in self._buffers], dim=1)
+        return {
+            id(buffer): (part if buffer.is_floating_point() else part.round())
+            .to(buffer.dtype, copy=True)
+            .view(-1, *buffer.shape)
+            for buffer, part in zip(self._buffers, parts, strict=True)
+        }
+
+    def write_buffer_rows(self, vectors: Tensor, found: Mapping[int, Tensor]) -> None:
+        """Put such buffers back into the rows of a matrix."""
+        if self._buffers:
+            torch.cat(
+                [found[id(b)].view(len(vectors), -1).to(vectors.dtype) for b in self._buffers], 1, out=vectors
+            )
 
     def canonical(self) -> Tensor:
         """A copy of `w` in the order of `parameters_to_vector`, whatever the layout."""

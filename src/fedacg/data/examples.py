@@ -1,19 +1,18 @@
 """What the trainer needs of data: examples fetched by position, clients as views, an input pipeline.
 
 Examples stay in their storage type (images as uint8 in one shared tensor); a batch becomes floating
-point only when it is about to be used. They are copied once to the device that computes, if they fit. Nothing here
-knows where data come from or how they are split.
+point only when it is about to be used. Nothing here knows where data come from or how they are split.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, overload, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from fedacg.core.tensors import Inputs, each, join, spare
+from fedacg.core.tensors import Inputs, each, join
 from fedacg.core.vector import FlatModel
 
 _CHUNK = 4096
@@ -105,6 +104,11 @@ class ViewExamples:
     def __len__(self) -> int:
         return self.index.size(0)  # `len` of a tensor takes five times as long
 
+    @property
+    def places(self) -> Tensor:
+        """Their positions in the base."""
+        return self.index
+
     def fetch(self, index: Tensor) -> tuple[Inputs, Tensor]:
         return self.base.fetch(self.index[index])
 
@@ -122,6 +126,11 @@ class SpanExamples:
 
     def __len__(self) -> int:
         return self.last - self.first
+
+    @property
+    def places(self) -> Tensor:
+        """Their positions in the base."""
+        return torch.arange(self.first, self.last)
 
     def fetch(self, index: Tensor) -> tuple[Inputs, Tensor]:
         return self.base.fetch(index + self.first)
@@ -158,12 +167,17 @@ class SplitClients:
         return len(self.offsets) - 1
 
     def __getitem__(self, client: int, /) -> Examples:
-        first, last = self.offsets[client : client + 2].tolist()
-        return ViewExamples(self.base, self.order[first:last])
+        first, last = self._span(client)
+        return ViewExamples(self.base, self.order.narrow(0, first, last - first))
 
     def size(self, client: int) -> int:
-        first, last = self.offsets[client : client + 2].tolist()
-        return int(last - first)
+        first, last = self._span(client)
+        return last - first
+
+    def _span(self, client: int) -> list[int]:
+        """Where a client's part of the order begins and ends; by NumPy in a quarter of the time."""
+        span: list[int] = self.offsets.numpy()[client : client + 2].tolist()
+        return span
 
 
 @dataclass(frozen=True)
@@ -289,19 +303,33 @@ def feed(flat: FlatModel, pipeline: Pipeline, x: Inputs, augment: torch.Generato
     return each(lambda tensor: flat.prepare(pipeline(tensor, augment)), x)
 
 
-def fetch_together(examples: Sequence[Examples], index: Tensor, counts: Tensor) -> tuple[Inputs, Tensor]:
-    """The examples of several clients at their positions: `counts` of the index for each, in order.
-
-    Views on the same base are fetched in one go.
-    """
-    views = [part for part in examples if isinstance(part, ViewExamples)]
+def joined(examples: Sequence[Examples]) -> Examples:
+    """Several examples as one, one after the other; parts of the same base are one part of it."""
+    views = [part for part in examples if isinstance(part, ViewExamples | SpanExamples)]
     if len(views) == len(examples) and all(view.base is views[0].base for view in views):
-        lengths = torch.tensor([len(view) for view in views])
-        shift = torch.repeat_interleave(lengths.cumsum(0) - lengths, counts)
-        return views[0].base.fetch(torch.cat([view.index for view in views])[index + shift])
-    parts = zip(examples, torch.split(index, counts.tolist()), strict=True)
-    fetched = [part.fetch(positions) for part, positions in parts]
-    return join([x for x, _ in fetched], torch.cat), torch.cat([y for _, y in fetched])
+        return ViewExamples(views[0].base, torch.cat([view.places for view in views]))
+    return _Joined(examples)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Examples that have nothing in common: each part is asked for its own."""
+
+    parts: Sequence[Examples]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def fetch(self, index: Tensor) -> tuple[Inputs, Tensor]:
+        ends = torch.tensor([len(part) for part in self.parts]).cumsum(0)
+        owner = torch.bucketize(index, ends, right=True)
+        order = owner.argsort(stable=True)
+        counts = torch.bincount(owner, minlength=len(self.parts)).tolist()
+        asked = zip(self.parts, torch.split(index[order], counts), [0, *ends.tolist()], strict=False)
+        found = [part.fetch(places - first) for part, places, first in asked if len(places)]
+        back = order.argsort()
+        x, y = join([x for x, _ in found], torch.cat), torch.cat([y for _, y in found])
+        return each(lambda rows: rows[back.to(rows.device)], x), y[back.to(y.device)]
 
 
 def labels(examples: Examples, index: Tensor | None = None) -> Tensor:
@@ -312,49 +340,3 @@ def labels(examples: Examples, index: Tensor | None = None) -> Tensor:
         return examples.labels(index)
     parts = [examples.fetch(part)[1] for part in torch.split(index, _CHUNK)]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
-
-
-def settle(data: FederatedData, device: torch.device) -> FederatedData:
-    """The same data, with the examples' tensors on a device."""
-    if device.type == "cpu":
-        return data
-    mover = _Mover(device, spare(device))
-    validation = None if data.validation is None else mover.move(data.validation)
-    own_tests = None if data.own_tests is None else mover.move(data.own_tests)
-    clients, test = mover.move(data.clients), mover.move(data.test)
-    return replace(data, clients=clients, test=test, validation=validation, own_tests=own_tests)
-
-
-class _Mover:
-    """Copies every tensor once, however many views there are of it, until the space is used up."""
-
-    def __init__(self, device: torch.device, room: int) -> None:
-        self._device, self._room = device, room
-        self._moved: dict[int, TensorExamples] = {}
-
-    @overload
-    def move(self, value: Examples) -> Examples: ...
-    @overload
-    def move(self, value: Clients) -> Clients: ...
-    def move(self, value: Examples | Clients) -> Examples | Clients:
-        if move_parts := getattr(value, "moved", None):
-            moved: Examples | Clients = move_parts(self.move)
-            return moved
-        match value:
-            case TensorExamples():
-                return self._copy(value)
-            case ViewExamples() | SpanExamples() | SplitClients() | OwnedClients():
-                return replace(value, base=self.move(value.base))
-            case ListedClients():
-                return ListedClients([self.move(examples) for examples in value.clients])
-        return value
-
-    def _copy(self, examples: TensorExamples) -> TensorExamples:
-        if id(examples) not in self._moved:
-            size = examples.x.nbytes + examples.y.nbytes
-            if size > self._room:
-                return examples
-            self._room -= size
-            moved = TensorExamples(examples.x.to(self._device), examples.y.to(self._device))
-            self._moved[id(examples)] = moved
-        return self._moved[id(examples)]

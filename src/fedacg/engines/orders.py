@@ -3,6 +3,7 @@
 The vectors of worker processes are in separate segments; messages of Ray actors only are in ray/engine.py.
 """
 
+import ctypes
 import sys
 import traceback
 from abc import ABC, abstractmethod
@@ -145,6 +146,7 @@ class WorkerLoop(ABC):
         self._number = hello.number
         sys.path.extend(folder for folder in hello.path if folder not in sys.path)
         torch.set_num_threads(1)
+        keep_freed_memory()
 
     def serve(self, order: Order) -> Outcome:
         """Do what is ordered; an exception is an outcome, too."""
@@ -174,6 +176,25 @@ class WorkerLoop(ABC):
     @abstractmethod
     def _train(self, worker: Worker, order: Train) -> Outcome:
         """Train a group of clients and say where the answers are."""
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""The C library's numbers of what `mallopt` sets."""
+_KEPT = 2**30
+"""Bytes; it takes no more than 2³¹ − 1."""
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what a step frees, as the next step asks for as much again.
+
+    By default glibc gives back what is free at the end of its heap beyond a threshold that it adapts to single
+    tensors, not to all of a step, and then every page of every step is zeroed and mapped anew. Other C libraries
+    have no `mallopt`.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, _KEPT)
+        mallopt(_MMAP_THRESHOLD, _KEPT)
 
 
 def _pickled(error: Exception) -> bytes:

@@ -6,6 +6,7 @@ They are forked from one process that has loaded torch (fork_server.py), which i
 import atexit
 import logging
 import os
+import select
 import signal
 import socket
 import struct
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import count
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 
 from fedacg.engines.orders import Hello, Order, Outcome
 from fedacg.engines.shared_memory import Segment, send_segment
@@ -156,7 +157,7 @@ class WorkerHandle(Handle):
         os.close(lifeline)
         self.connection = Connection(os.dup(self._channel.fileno()))
         with suppress(OSError):  # one that is dead already is noticed when it is listened to
-            self.connection.send(Hello(sys.path, number))
+            self.connection.send([Hello(sys.path, number)])
 
     @property
     def pid(self) -> int:
@@ -164,11 +165,11 @@ class WorkerHandle(Handle):
 
     def give(self, order: Order, news: News) -> None:
         try:
-            for fact, segments in news:
-                self.connection.send(fact)
+            # One message, so that the worker is woken once; the segments follow in the order of their facts.
+            self.connection.send([*(fact for fact, _ in news), order])
+            for _, segments in news:
                 for segment in segments:
                     send_segment(self._channel, segment)
-            self.connection.send(order)
         except OSError:
             raise Lost from None
 
@@ -209,10 +210,14 @@ class Pool(Supervisor[WorkerHandle]):
         return WorkerHandle(number)
 
     def _speaking(self, workers: Sequence[WorkerHandle]) -> Iterable[WorkerHandle]:
-        while not (ready := wait([worker.connection for worker in workers], timeout=_TICK)):
+        of = {worker.connection.fileno(): worker for worker in workers}
+        poll = select.poll()  # a tenth of the time of `multiprocessing.connection.wait`
+        for channel in of:
+            poll.register(channel, select.POLLIN)
+        while not (ready := poll.poll(_TICK * 1000)):
             for worker in workers:
                 worker.feel_pulse()
-        return [worker for worker in workers if worker.connection in ready]
+        return [of[channel] for channel, _ in ready]
 
 
 def _cause(code: int) -> str:

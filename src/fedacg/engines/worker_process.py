@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from fedacg.core.output import enduring_output
 from fedacg.engines.orders import (
     Broadcast,
+    Fact,
     Hello,
     Order,
     Room,
@@ -42,21 +43,24 @@ class WorkerProcess(WorkerLoop):
 
     def listen(self) -> None:
         while True:
-            word = self._orders.recv()
-            match word:
-                case Hello():
-                    self.greet(word)
-                    self._orders.send(os.getpid())
-                case Setup(job):
-                    self._frozen, self._arrays = job, receive_segment(self._channel)
-                    self._worker = None
-                case Room(slot):
-                    self._down, self._up = receive_segment(self._channel), receive_segment(self._channel)
-                    self._slot = slot
-                case Broadcast(places):
-                    self._message = read_message(self._down, places)
-                case Order():
-                    self._orders.send(self.serve(word))
+            for word in self._orders.recv():
+                self._hear(word)
+
+    def _hear(self, word: Hello | Fact | Order) -> None:
+        match word:
+            case Hello():
+                self.greet(word)
+                self._orders.send(os.getpid())
+            case Setup(job):
+                self._frozen, self._arrays = job, receive_segment(self._channel)
+                self._worker = None
+            case Room(slot):
+                self._down, self._up = receive_segment(self._channel), receive_segment(self._channel)
+                self._slot = slot
+            case Broadcast(places):
+                self._message = read_message(self._down, places)
+            case Order():
+                self._orders.send(self.serve(word))
 
     def _job(self) -> Job:
         job: Job = thaw(self._frozen, self._arrays)

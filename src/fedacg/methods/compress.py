@@ -10,13 +10,12 @@ The values of `+topk` may be shrunk further: `+topk+paq`, `+topk+sign`; the erro
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedacg.methods.method import Method
 from fedacg.methods.upload import Chain, ErrorFeedback, Link, Memory
-
-_PLACES = 2 ** torch.arange(8)
 
 
 class Sign(Link):
@@ -25,15 +24,14 @@ class Sign(Link):
     last = True
 
     def encode(self, vector: Tensor, rest: Chain, memory: Memory, random: torch.Generator) -> Tensor:
-        bits = torch.nn.functional.pad((vector >= 0).to(torch.uint8), (0, -len(vector) % 8))
-        packed = (bits.view(-1, 8) * _PLACES).sum(dim=1).to(torch.uint8)
+        packed = torch.from_numpy(np.packbits(vector.numpy() >= 0, bitorder="little"))
         return torch.cat([vector.abs().mean().view(1).view(torch.uint8), packed])
 
     def decode(self, payload: Tensor, like: Tensor, rest: Chain) -> Tensor:
         split = like.element_size()
         scale = payload[:split].clone().view(like.dtype)
-        bits = payload[split:].unsqueeze(1).bitwise_and(_PLACES.to(torch.uint8)) != 0
-        return torch.where(bits.view(-1)[: len(like)], scale, -scale)
+        bits = np.unpackbits(payload[split:].numpy(), count=len(like), bitorder="little")
+        return torch.from_numpy(bits).to(like.dtype).mul_(2 * scale).sub_(scale)
 
 
 class TopK(Link):

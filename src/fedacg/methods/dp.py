@@ -22,7 +22,9 @@ from fedacg.core.accounting import Banded, Gaussian, Mechanism
 from fedacg.core.round import Message, Round
 from fedacg.errors import InputError, SettingError
 from fedacg.methods.method import Method
-from fedacg.methods.rules import Reply, ServerRule, StandIn, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import ServerRule, State, Totals
+from fedacg.methods.sums import StandIn
 from fedacg.methods.upload import Link
 
 _FIT = "within"

@@ -15,7 +15,8 @@ from torch import Tensor
 from fedacg.core.round import Round
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Empirical
-from fedacg.methods.rules import Around, Average, Reply, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import Around, Average, State, Totals
 from fedacg.methods.visit import Assignment
 
 

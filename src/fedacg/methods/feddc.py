@@ -19,7 +19,8 @@ from fedacg.core.round import Message, Round
 from fedacg.core.vector import add_scaled, rows_of
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Pull
-from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import ServerRule, State, Totals
 from fedacg.methods.visit import Assignment, Departure
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from fedacg.core.round import Message, Round
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Pull
-from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
+from fedacg.methods.reply import Reply, ReplyRows, Term, Terms
+from fedacg.methods.rules import ServerRule, State, Totals
 from fedacg.methods.visit import Assignment
 
 
@@ -42,6 +43,9 @@ class DynamicServer(ServerRule):
 
     def collect(self, reply: Reply) -> Mapping[str, Term]:
         return {"delta": (reply.delta, 1.0)}
+
+    def collect_rows(self, replies: ReplyRows) -> Mapping[str, Terms]:
+        return {"delta": (replies.deltas, 1.0)}
 
     def step(self, state: State, totals: Totals, round: Round) -> State:
         h = torch.sub(state["h"], totals["delta"], alpha=self.alpha / round.clients)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedacg.core.round import Round
 from fedacg.methods.method import Method
-from fedacg.methods.rules import Reply, ServerRule, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import ServerRule, State, Totals
 
 
 class Extrapolation(ServerRule):

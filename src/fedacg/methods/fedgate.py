@@ -20,7 +20,8 @@ from fedacg.core.vector import add_scaled
 from fedacg.methods.fedpaq import quantise_upload
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Shift
-from fedacg.methods.rules import Around, Average, Reply, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import Around, Average, State, Totals
 from fedacg.methods.visit import Assignment
 
 

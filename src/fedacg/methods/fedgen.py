@@ -34,7 +34,8 @@ from torch.nn.functional import cross_entropy, kl_div, linear, log_softmax, one_
 from fedacg.core.round import Round
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Empirical, Forward, Loss
-from fedacg.methods.rules import Around, Average, Network, Reply, ServerRule, State, Totals
+from fedacg.methods.reply import Reply
+from fedacg.methods.rules import Around, Average, Network, ServerRule, State, Totals
 from fedacg.methods.visit import Assignment, Departure
 from fedacg.models.networks import StagedModel
 

@@ -26,7 +26,8 @@ from fedacg.core.vector import clip
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Gradient, LocalStep
-from fedacg.methods.rules import Average, Reply, ServerRule, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import Average, ServerRule, State, Totals
 from fedacg.methods.storm import Storm
 from fedacg.methods.visit import Assignment, Departure
 

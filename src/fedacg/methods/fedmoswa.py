@@ -15,7 +15,8 @@ from fedacg.core.round import Message, Round
 from fedacg.core.vector import add_scaled
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical
-from fedacg.methods.rules import Average, Reply, ServerRule, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import Average, ServerRule, State, Totals
 from fedacg.methods.scaffold import Controls, ControlVariate
 from fedacg.methods.visit import Departure
 

@@ -16,7 +16,8 @@ from fedacg.core.round import Round
 from fedacg.errors import InputError
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Part, Proximal
-from fedacg.methods.rules import Around, Average, Reply, ServerRule, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import Around, Average, ServerRule, State, Totals
 from fedacg.methods.visit import Assignment, Departure
 
 

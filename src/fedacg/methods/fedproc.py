@@ -27,7 +27,8 @@ from torch.nn.functional import cross_entropy, normalize
 from fedacg.core.round import Round
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Correction, Forward, Loss
-from fedacg.methods.rules import Around, Average, Network, Reply, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import Around, Average, Network, State, Totals
 from fedacg.methods.visit import Assignment, Departure
 
 

@@ -23,7 +23,8 @@ from fedacg.core.round import Message, Round
 from fedacg.methods.feddyn import DynamicRegulariser, DynamicServer
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Gradient, LocalStep
-from fedacg.methods.rules import Reply, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import State, Totals
 from fedacg.methods.visit import Assignment, Departure
 
 _TINY = 1e-16
@@ -36,18 +37,18 @@ class AgreedAscent(LocalStep):
         self.rho = rho
 
     def begin(self, assignment: Assignment) -> None:
-        self._s, self._mu = assignment.broadcast["s"], assignment.state("mu").clone()
-        self._scratch = assignment.scratch
+        self._s, self._scratch = assignment.broadcast["s"], assignment.scratch
+        self._sum = assignment.state("mu") + self._s  # μ_i + s
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
         rows = slice(len(w))
-        mu = self._mu[rows]
-        u = gradient().sub_(mu).sub_(self._s)
+        u = gradient.onto(self._sum[rows], keep=-1)
         scale = self.rho / (torch.linalg.vector_norm(u, dim=-1, keepdim=True) + _TINY)
-        mu.addcmul_(u, scale).sub_(self._s)
+        self._sum[rows].addcmul_(u, scale).sub_(self._s)
         return gradient.last(torch.addcmul(w, u, scale, out=self._scratch[rows]))
 
     def end(self, delta: Tensor, departure: Departure) -> None:
+        self._mu = self._sum.sub_(self._s)
         departure.send("mu", self._mu)
 
     def keep(self, arrived: Callable[[str], Tensor]) -> Message:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from fedacg.errors import InputError
 from fedacg.methods.dp import ClipAndNoise, Promise, refuse_second
 from fedacg.methods.method import Method
-from fedacg.methods.rules import refuse_counts
+from fedacg.methods.sums import refuse_counts
 
 
 def add_local_dp(method: Method, clip: float, noise: float, delta: float, budget: float) -> Method:

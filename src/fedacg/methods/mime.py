@@ -33,12 +33,10 @@ class ReducedVariance(LocalStep):
     """g(w; B) − g(φ; B) + c"""
 
     def begin(self, assignment: Assignment) -> None:
-        self._phi, self._c, self._scratch = assignment.phi, assignment.broadcast["gradient"], assignment.scratch
+        self._phi, self._c = assignment.phi, assignment.broadcast["gradient"]
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
-        here = self._scratch[: len(w)].copy_(gradient())
-        there = gradient(self._phi)
-        return torch.sub(here, there, out=there).add_(self._c)
+        return gradient.onto(gradient(), self._phi, times=-1).add_(self._c)
 
 
 class GradientMomentum(Around):

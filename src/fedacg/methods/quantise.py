@@ -35,10 +35,10 @@ class Quantise(Link):
             # Of what was divided by the largest entry, so that no square is too large or too small.
             scale = scale * (buckets / scale.where(scale > 0, 1)).norm(dim=1, keepdim=True)
         # Divided and not multiplied by 1/s, and rounded by a comparison: so 0 and ±s land on the grid exactly.
-        position = (buckets / scale.where(scale > 0, 1)).mul_(self._last / 2).add_(self._last / 2)
+        position = buckets.div_(scale.where(scale > 0, 1)).mul_(self._last / 2).add_(self._last / 2)
         lower = position.floor()
-        up = torch.rand(position.shape, generator=random, dtype=position.dtype) < position.sub_(lower)
-        codes = lower.to(torch.uint8).add_(up)
+        draws = torch.rand(position.shape, generator=random, dtype=position.dtype)
+        codes = lower.add_(draws.lt_(position.sub_(lower))).to(torch.uint8)
         filled = torch.nn.functional.pad(codes.view(-1), (0, -codes.numel() % 8))
         return torch.cat([scale.view(-1).view(torch.uint8), self._pack(filled)])
 

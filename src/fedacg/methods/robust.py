@@ -22,7 +22,9 @@ from torch import Tensor
 
 from fedacg.core.round import Round
 from fedacg.methods.method import Method
-from fedacg.methods.rules import Around, Reply, ServerRule, StandIn, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import Around, ServerRule, State, Totals
+from fedacg.methods.sums import StandIn
 
 
 class Robust(StandIn):

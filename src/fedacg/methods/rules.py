@@ -8,50 +8,21 @@ the server one by one, and sealed or noisy sums serve it as well as plain ones.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fedacg.core.round import Message, Round
+from fedacg.core.round import Round
 from fedacg.errors import InputError
+from fedacg.methods.reply import Reply, ReplyRows, Term, Terms
 
 State = Mapping[str, Tensor]
 """The server's vectors by name: `theta` (θ) and what a rule adds, such as `m`.
 
 The model that is evaluated and released is θ, or `model` where a rule keeps such a vector: an average of iterates.
 """
-
-Term = tuple[Tensor, float]
-"""A reply's share of a sum: what is added, and its factor."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A client's answer as it reached the server. Its tensors are valid until the next reply is taken."""
-
-    client: int
-    weight: float
-    """ω_i; the weights of a round's replies sum to one."""
-    share: float
-    """1/|S|, the weight of each reply in a plain mean."""
-    examples: int
-    """n_i"""
-    steps: int
-    """K_i"""
-    total_lr: float
-    """The sum of the learning rates of its steps: K_i·η where the rate is constant."""
-    loss: float
-    """Mean training loss over the examples seen."""
-    delta: Tensor
-    """Δ_i = w_i − φ, or what a method sends in its place"""
-    extras: Mapping[str, Tensor] = field(default_factory=dict)
-    """Whatever else a method's clients send: further vectors, class prototypes, single numbers."""
-    buffers: Tensor = field(default_factory=lambda: torch.empty(0))
-    """How its normalisation buffers changed."""
-    payloads: Message = field(default_factory=dict)
-    """Its vectors as an upload chain's links encoded them, for rules that add up the sent numbers themselves."""
 
 
 class Network(Protocol):
@@ -84,6 +55,26 @@ class Totals:
         """The replies themselves, only for rules that need single updates."""
         self.figures: dict[str, float] = {}
         """Measurements of the rule, by names of `RoundMetrics.scores`."""
+
+    def add_rows(self, replies: ReplyRows) -> None:
+        """Add the replies of a group, with the same bits as one by one."""
+        terms = None if "single updates" in self._rule.needs else self._rule.collect_rows(replies)
+        if terms is None:
+            for reply in replies:
+                self.add(reply)
+            return
+        self.count += len(replies)
+        for name, (rows, factors) in terms.items():
+            each = [factors] * len(rows) if isinstance(factors, float) else factors
+            first = 0
+            if name not in self._sums:
+                self._sums[name], first = rows[0] * each[0], 1
+            if min(each) == max(each):  # one call for all, which adds row by row
+                same = torch.zeros(len(rows) - first, dtype=torch.int64)
+                self._sums[name].unsqueeze(0).index_add_(0, same, rows[first:], alpha=each[0])
+            else:
+                for row, factor in zip(rows[first:].unbind(), each[first:], strict=True):
+                    self._sums[name].add_(row, alpha=factor)
 
     def add(self, reply: Reply) -> None:
         """Add a reply to the sums that the rule asks for."""
@@ -172,6 +163,18 @@ class ServerRule(ABC):
         """What a reply adds to the round's sums; by default Σ ω_i Δ_i, called `delta`."""
         return {"delta": (reply.delta, reply.weight)}
 
+    def collect_rows(self, replies: ReplyRows) -> Mapping[str, Terms] | None:
+        """The same for a group of replies at once, a row each; None where they are collected one by one.
+
+        A subclass with another `collect` is asked reply by reply, unless it has this as well.
+        """
+        return {"delta": (replies.deltas, replies.weights)}
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if "collect" in vars(cls) and "collect_rows" not in vars(cls):
+            cls.collect_rows = lambda self, replies: None  # type: ignore[method-assign]
+
     @abstractmethod
     def step(self, state: State, totals: Totals, round: Round) -> State:
         """The state after the round that these sums are of. The old state is left as it was."""
@@ -228,6 +231,9 @@ class Around(ServerRule):
     def collect(self, reply: Reply) -> Mapping[str, Term]:
         return self.inner.collect(reply)
 
+    def collect_rows(self, replies: ReplyRows) -> Mapping[str, Terms] | None:
+        return self.inner.collect_rows(replies)
+
     def step(self, state: State, totals: Totals, round: Round) -> State:
         return self.inner.step(state, totals, round)
 
@@ -241,74 +247,6 @@ class Around(ServerRule):
         changed = copy(self)
         changed.inner = self.inner.in_place_of_average(make)
         return changed
-
-
-class StandIn(Around):
-    """Passes one combined reply, such as the mean, to the inner rule, which sees no single client's.
-
-    The inner rule must need only sums of what was sent; others are refused.
-    """
-
-    moves_buffers = True
-
-    def __init__(self, inner: ServerRule) -> None:
-        super().__init__(inner)
-        self.vectors = ("delta", *plain_sums(inner))
-        """The vectors of a reply that are summed, besides buffers."""
-
-    def collect(self, reply: Reply) -> Mapping[str, Term]:
-        extras: dict[str, Term] = {name: (reply.extras[name], 1) for name in self.vectors[1:]}
-        return {"delta": (reply.delta, 1), **extras, "buffers": (reply.buffers, 1)}
-
-    def hand_on(
-        self, state: State, totals: Totals, round: Round, means: Mapping[str, Tensor], count: int
-    ) -> State:
-        """The inner rule's step after `count` replies that all equal these means."""
-        extras = {name: means[name] for name in self.vectors[1:]}
-        share = 1 / max(1, count)
-        one = Reply(-1, share, share, 1, 1, 1.0, 0.0, means["delta"], extras, means["buffers"])
-        moved = self.inner.step(state, totals.of_mean(self.inner, one, count), round)
-        buffers = moved["buffers"] if self.inner.moves_buffers else state["buffers"] + means["buffers"]
-        return {**moved, "buffers": buffers}
-
-
-def plain_sums(rule: ServerRule) -> tuple[str, ...]:
-    """What a rule sums up beside Δ, if all its sums are plain ones: linear in what is sent, and in nothing else.
-
-    Found by showing it replies. A rule that weighs an update by what one client did, or that needs more of it
-    than its sum, is refused.
-    """
-    if "single updates" in rule.needs:
-        raise InputError("its server must see the update of each client, but only their sum is visible")
-    if rule.first_exchange:
-        raise InputError("its clients first send full gradients, which are not bounded, noised or sealed")
-    refuse_counts(rule)
-    asked: dict[str, None] = {}
-    plain, longer = _shown(rule, 1, 1, asked), _shown(rule, 2, 1, asked)
-    if longer != {name: 2 * value for name, value in plain.items()}:
-        raise InputError("its server needs more of each update than a sum of vectors")
-    return tuple(asked)
-
-
-def refuse_counts(rule: ServerRule) -> None:
-    """Refuse a rule that looks at how much one client has or did: its examples, steps, rates or loss."""
-    if _shown(rule, 1, 1, {}) != _shown(rule, 1, 2, {}):
-        raise InputError(
-            "its server weighs an update by the steps or examples of that client, which would be revealed"
-        )
-
-
-def _shown(rule: ServerRule, size: float, work: int, asked: dict[str, None]) -> dict[str, float]:
-    """What a reply of this size after this much work adds to a rule's sums; the attributes it reads are noted."""
-    vector = torch.tensor([float(size)], dtype=torch.float64)
-
-    class Extras(dict[str, Tensor]):
-        def __missing__(self, name: str) -> Tensor:
-            asked[name] = None
-            return vector
-
-    reply = Reply(0, 0.5, 0.5, work, work, float(work), float(work), vector, Extras(), vector)
-    return {name: float(tensor) * factor for name, (tensor, factor) in rule.collect(reply).items()}
 
 
 class Momentum(ServerRule):

@@ -20,7 +20,8 @@ from fedacg.core.round import Message, Round
 from fedacg.core.vector import add_scaled
 from fedacg.methods.method import Method
 from fedacg.methods.parts import Empirical, Shift
-from fedacg.methods.rules import Around, Average, Reply, State, Term, Totals
+from fedacg.methods.reply import Reply, ReplyRows, Term, Terms
+from fedacg.methods.rules import Around, Average, State, Totals
 from fedacg.methods.visit import Assignment, Departure
 
 
@@ -55,6 +56,10 @@ class Controls(Around):
 
     def collect(self, reply: Reply) -> Mapping[str, Term]:
         return {**super().collect(replace(reply, weight=reply.share)), "c": (reply.extras["c"], 1.0)}
+
+    def collect_rows(self, replies: ReplyRows) -> Mapping[str, Terms] | None:
+        inner = super().collect_rows(replace(replies, weights=[replies.share] * len(replies)))
+        return None if inner is None else {**inner, "c": (replies.extras["c"], 1.0)}
 
     def step(self, state: State, totals: Totals, round: Round) -> State:
         c = torch.add(state["c"], totals["c"], alpha=1 / round.clients)

@@ -22,7 +22,9 @@ from fedacg.core.round import Message, Round
 from fedacg.errors import InputError
 from fedacg.methods.dp import ClipTogether
 from fedacg.methods.method import Method
-from fedacg.methods.rules import Reply, ServerRule, StandIn, State, Term, Totals
+from fedacg.methods.reply import Reply, Term
+from fedacg.methods.rules import ServerRule, State, Totals
+from fedacg.methods.sums import StandIn
 from fedacg.methods.upload import Chain, Link, Memory
 
 _KEY, _SHARE, _SEAL, _NAME = 32, 33, 40, 4

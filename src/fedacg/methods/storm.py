@@ -6,7 +6,6 @@ With a = 1 it is the plain gradient. The two gradients must share their batch: w
 g(w_k) − g(w_{k−1}) has the noise of two batches, which does not cancel.
 """
 
-import torch
 from torch import Tensor
 
 from fedacg.methods.parts import Gradient
@@ -26,14 +25,14 @@ class Storm:
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
         """The next v, at w; valid until the next gradient, and the caller may change it."""
-        g = gradient(w)
         if self._v is None or self._previous is None:
+            g = gradient(w)
             self._v, self._previous = g.clone(), w.clone()
             return g
         rows, kept = slice(len(w)), 1 - self._a
         v, previous = self._v[rows], self._previous[rows]
-        torch.add(g, v, alpha=kept, out=v)
-        g = gradient(previous)
-        v.sub_(g, alpha=kept)
+        g = gradient.onto(v, w, keep=kept)
+        g = gradient.onto(g, previous, times=-kept)
         previous.copy_(w)
-        return g.copy_(v)
+        v.copy_(g)
+        return g

@@ -26,7 +26,7 @@ from fedacg.report import page
 from fedacg.report.labels import splits_of
 from fedacg.report.runs import Group, Run, find_runs, group_runs, load_run
 from fedacg.report.series import Material, gather
-from fedacg.runs.folder import EXPERIMENT, MARKER, METRICS, SUMMARY
+from fedacg.runs.contents import EXPERIMENT, MARKER, METRICS, SUMMARY
 from fedacg.runs.history import History
 from fedacg.runs.session import PlannedRun, planned_runs
 from fedacg.simulation.metrics import RoundMetrics

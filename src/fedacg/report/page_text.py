@@ -19,7 +19,7 @@ from fedacg.report.labels import LabelCounts, Split
 from fedacg.report.runs import Group, Run, Settings, common, differing
 from fedacg.report.series import Material
 from fedacg.report.style import Style, styles_of
-from fedacg.runs.folder import EXPERIMENT
+from fedacg.runs.contents import EXPERIMENT
 from fedacg.runs.history import human_seconds
 from fedacg.runs.session import PlannedRun
 

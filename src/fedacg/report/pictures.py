@@ -21,7 +21,7 @@ from fedacg.report.labels import Figures, Ints, LabelCounts
 from fedacg.report.runs import Group
 from fedacg.report.series import Axis, Curve, Floats, along, heights, ranking
 from fedacg.report.style import PALETTE
-from fedacg.runs.folder import CLIENT_TABLE
+from fedacg.runs.contents import CLIENT_TABLE
 from fedacg.runs.history import ACCURACY
 from fedacg.simulation.clients import ClientFigures, from_csv
 
@@ -114,12 +114,14 @@ def _name_ends(axes: Axes, curves: Sequence[Curve], places: Sequence[Floats], sp
             fontweight="bold" if curve.style.bold else "normal",
             color=curve.style.paper,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": curve.style.paper, "lw": 0.6, "relpos": (0, 0.5)},
+            arrowprops={"arrowstyle": "-", "color": curve.style.paper, "lw": 0.6, **_FROM_EDGE},
         )
         text.set_parse_math(False)
     axes.set_xlim(0, right)
 
 
+_FROM_EDGE = {"relpos": (-0.015, 0.5), "patchA": None, "shrinkA": 0, "shrinkB": 0}
+"""A line from the left edge of a text. To search for where it leaves it took a third of the time of a picture."""
 _NAME_HEIGHT = 0.045
 """Of the height of the axes, for a name beside its curve."""
 
@@ -148,6 +150,7 @@ def render(figure: Figure, kind: str, dpi: int = 200) -> bytes:
     buffer = io.BytesIO()
     metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
     figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
+    figure.set_layout_engine("none")  # found once, for all kinds
     return buffer.getvalue()
 
 

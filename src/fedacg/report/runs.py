@@ -19,7 +19,7 @@ from fedacg.config.participation import split_trace
 from fedacg.core import files
 from fedacg.core.output import printable_tree
 from fedacg.errors import InputError
-from fedacg.runs.folder import EXPERIMENT, METRICS, SUMMARY, check_description, read_marker, read_summary
+from fedacg.runs.contents import EXPERIMENT, METRICS, SUMMARY, check_description, read_marker, read_summary
 from fedacg.runs.history import History, read_metrics
 
 Settings = dict[str, Any]

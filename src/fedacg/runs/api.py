@@ -26,7 +26,7 @@ from fedacg.methods.parts import LossFunction
 from fedacg.runs.build import Ingredients, prepare, sampling, set_aside
 from fedacg.runs.callbacks import Callback, OnRound, check_callbacks
 from fedacg.runs.choices import choose_layout
-from fedacg.runs.folder import (
+from fedacg.runs.contents import (
     CLIENT_TABLE,
     EXPERIMENT,
     METRICS,

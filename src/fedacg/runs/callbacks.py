@@ -21,9 +21,9 @@ from fedacg.config.experiment import Experiment, parse
 from fedacg.config.fields import rises
 from fedacg.config.sections import CallbackSettings
 from fedacg.core.plugins import is_plugin, load_function
+from fedacg.core.tensors import IGNORED
 from fedacg.data.examples import FederatedData, labels
 from fedacg.errors import InputError
-from fedacg.methods.parts import IGNORED
 from fedacg.runs.history import History
 from fedacg.simulation.metrics import RoundMetrics
 

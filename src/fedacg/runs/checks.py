@@ -21,7 +21,7 @@ from fedacg.methods.dp import promise_of
 from fedacg.methods.method import NEEDS, Method
 from fedacg.methods.rules import State, released
 from fedacg.runs.client_states import ClientStates
-from fedacg.runs.folder import CHECKPOINT, EXPERIMENT, load_moment
+from fedacg.runs.contents import CHECKPOINT, EXPERIMENT, load_moment
 from fedacg.runs.history import History, human_bytes
 from fedacg.simulation.asynchronous import VERSION
 from fedacg.simulation.engine import Job

@@ -14,7 +14,7 @@ from fedacg.config.experiment import Experiment
 from fedacg.core.tensors import Inputs, call, tensors
 from fedacg.core.vector import FlatModel, clone, trainable
 from fedacg.data.examples import FederatedData, feed
-from fedacg.runs.folder import is_run, read_marker
+from fedacg.runs.contents import is_run, read_marker
 from fedacg.simulation import fused
 
 if TYPE_CHECKING:

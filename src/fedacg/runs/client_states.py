@@ -6,7 +6,7 @@ holds a thousand clients, so that no folder gets long. A run without a folder us
 start-up removes what killed processes left.
 
 Only a checkpoint depends on the disk. Until one is written, states stay in memory as far as there is room, and
-those outdated by then are never written.
+those outdated by then are dropped, not written.
 """
 
 import fcntl
@@ -77,7 +77,7 @@ _OLDER_VISIT = re.compile(r"([0-9]{1,18})\.safetensors")
 """In the first format, below a folder for every client."""
 
 
-ROOM = 2**26
+ROOM = 2**28
 """Bytes of states that a run keeps in memory, at most."""
 
 
@@ -150,6 +150,7 @@ class ClientStates:
     def write(self, round: int, client: int, state: Message) -> None:
         """Store what a client keeps from a round."""
         self._drop(client, round)
+        self._supersede(client, round)
         self._near[client, round] = {name: vector.clone() for name, vector in state.items()}
         self._unwritten.add((client, round))
         self._room -= _bytes(state)
@@ -205,6 +206,14 @@ class ClientStates:
         if state is not None:
             self._room += _bytes(state)
             self._unwritten.discard((client, round))
+
+    def _supersede(self, client: int, round: int) -> None:
+        """Drop the states that are in memory only and that no checkpoint can ask for, now that a round writes."""
+        # The earliest checkpoint that may still come is that of the round before.
+        for visit in [visit for visit in self._visits[client] if visit < round][:-1]:
+            if (client, visit) in self._unwritten:
+                self._drop(client, visit)
+                self._visits[client].remove(visit)
 
     def _path(self, client: int, round: int) -> Path:
         return self._folder / str(client // _SHARD) / f"{client}-{round}.safetensors"

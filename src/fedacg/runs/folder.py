@@ -1,19 +1,7 @@
-"""The run folder: what is written, atomically, and read back.
+"""The run folder as the one run that holds its lock writes it, atomically; contents.py says what is in it.
 
-    run.json                 says that this is a run folder, its format, and the layout that the run computes in
-    experiment.toml          the complete description
-    metrics.jsonl            one line per round
-    checkpoint.safetensors   the server's vectors and the round they belong to
-    summary.json             when the run has ended
-    model.json               what it takes to build the network again (model_file.py)
-    clients.csv              results of single clients in their last evaluation
-    best.safetensors         the model of the best round, where a callback kept it
-    clients/                 client states, for methods that need them (client_states.py)
-    recorded/                the local models of recorded rounds (recording.py)
-
-The folder is consistent at every instant: kill -9 or a full disk cost the rounds since the last checkpoint.
-Vectors are in the canonical order, and every file that a run resumes from has a checksum. Only these names are
-ever written or removed.
+The folder is consistent at every instant: kill -9 or a full disk cost the rounds since the last checkpoint. Only
+the names in contents.py are ever written or removed.
 """
 
 import fcntl
@@ -21,92 +9,50 @@ import json
 import os
 import re
 import stat
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from safetensors import SafetensorError
 
-from fedacg import __version__
-from fedacg.config.catalogue import GIVEN
 from fedacg.config.experiment import Experiment
 from fedacg.config.recipe import read_toml
 from fedacg.core import files
-from fedacg.core.vector import CANONICAL, Layout, load_vectors, pack_vectors
+from fedacg.core.vector import CANONICAL, Layout, pack_vectors
 from fedacg.errors import InputError, RunError
 from fedacg.methods.rules import released
+from fedacg.runs.contents import (
+    BEST,
+    CHECKPOINT,
+    CLIENT_TABLE,
+    CLIENTS,
+    EXPERIMENT,
+    FORMAT,
+    LOCK,
+    MARKER,
+    METRICS,
+    MODEL,
+    RECORDED,
+    SUMMARY,
+    Marker,
+    check_description,
+    check_first_format,
+    checksum,
+    is_run,
+    load_moment,
+    read_marker,
+)
 from fedacg.runs.history import History, read_metrics
 from fedacg.simulation.federation import ServerState
 from fedacg.simulation.metrics import RoundMetrics
 
-MARKER, EXPERIMENT, METRICS = "run.json", "experiment.toml", "metrics.jsonl"
-CHECKPOINT, SUMMARY, MODEL, LOCK = "checkpoint.safetensors", "summary.json", "model.json", ".lock"
-BEST = "best.safetensors"
-CLIENTS, RECORDED = "clients", "recorded"
-CLIENT_TABLE = "clients.csv"
-
-_FORMAT = "2"
-_FIRST_FORMAT = "1"
-"""The first format: without run.json, checksums and the canonical order."""
 _FILES = (MARKER, EXPERIMENT, METRICS, CHECKPOINT, SUMMARY, MODEL, BEST, CLIENT_TABLE)
 _BEFORE_A_RUN = re.compile(
     rf"\.lock|run\.json|federation\.json|\.DS_Store|\.({'|'.join(map(re.escape, _FILES))}|federation\.json)"
     r"\.[0-9]+\.draft"
 )
 """Names allowed in a folder in which no run has started yet."""
-
-
-@dataclass(frozen=True)
-class Marker:
-    """The contents of run.json."""
-
-    layout: str
-    experiment: str
-    """The checksum of experiment.toml."""
-    older: bool
-    """Whether the run was started by a version without checksums."""
-    longer: str = ""
-    """The checksum of the new experiment.toml while a run with more rounds replaces the old one."""
-
-    def write(self, folder: Path) -> None:
-        record = {
-            "program": "fedacg",
-            "format": _FORMAT,
-            "version": __version__,
-            "layout": self.layout,
-            "experiment": self.experiment,
-            "older": self.older,
-            **({"longer": self.longer} if self.longer else {}),
-        }
-        files.write_whole(folder / MARKER, files.seal(json.dumps(record, indent=2)).encode())
-
-
-def read_marker(folder: Path) -> Marker | None:
-    """The contents of run.json; None if there is none, as in folders of the first format."""
-    path = folder / MARKER
-    if not os.path.lexists(path):
-        return None
-    try:
-        record = files.unseal(files.read_whole(path, files.MOST_TEXT))
-        if record.get("format") != _FORMAT:
-            raise InputError(f"format {record.get('format')!r}, this version reads {_FORMAT!r}")
-        longer = str(record.get("longer", ""))
-        return Marker(str(record["layout"]), str(record["experiment"]), bool(record["older"]), longer)
-    except (OSError, InputError, KeyError) as error:
-        raise InputError(f"{path}: {_reason(error)}") from None
-
-
-def is_run(folder: Path) -> bool:
-    """Whether there is a run, of any format."""
-    try:
-        if files.unseal(files.read_whole(folder / MARKER, files.MOST_TEXT)).get("program") == "fedacg":
-            return files.is_file(folder / EXPERIMENT)
-    except (OSError, InputError):
-        pass
-    return files.is_file(folder / EXPERIMENT) and files.is_file(folder / METRICS)
 
 
 class RunFolder:
@@ -149,7 +95,7 @@ class RunFolder:
             for name in (SUMMARY, BEST, CHECKPOINT, METRICS, MODEL, CLIENT_TABLE, EXPERIMENT):
                 files.remove(self.path / name)
         with _writing(self.path / MARKER):
-            Marker(self._layout.name, _checksum(description), older=False).write(self.path)
+            Marker(self._layout.name, checksum(description), older=False).write(self.path)
         with _writing(self.experiment_path):
             files.write_whole(self.experiment_path, description)
         self._open(History())
@@ -191,10 +137,10 @@ class RunFolder:
             if done < longer.rounds:
                 files.remove(self.summary_path)  # the run is not finished any more
             if longer.rounds > found.rounds:
-                before, description = _checksum(description), longer.to_toml().encode()
-                Marker(self._layout.name, before, not self.sealed, _checksum(description)).write(self.path)
+                before, description = checksum(description), longer.to_toml().encode()
+                Marker(self._layout.name, before, not self.sealed, checksum(description)).write(self.path)
                 files.write_whole(self.experiment_path, description)
-            Marker(self._layout.name, _checksum(description), older=not self.sealed).write(self.path)
+            Marker(self._layout.name, checksum(description), older=not self.sealed).write(self.path)
         if history and history.rounds < longer.rounds:
             history.replace_last(_not_last(history[-1], experiment))
         self._open(history)
@@ -222,7 +168,7 @@ class RunFolder:
         with _writing(self.checkpoint_path):
             # The lines of the rounds a checkpoint covers reach the disk before it does.
             os.fsync(file.fileno())
-            facts = {"format": _FORMAT, "round": str(moment.round)}
+            facts = {"format": FORMAT, "round": str(moment.round)}
             content = pack_vectors(self._layout.to_canonical(moment.vectors), facts)
             files.write_whole(self.checkpoint_path, content)
 
@@ -235,7 +181,7 @@ class RunFolder:
         """Save the model of a round beside the checkpoints, replacing the one saved before."""
         model = {"theta": released(moment.vectors), "buffers": moment.vectors["buffers"]}
         with _writing(self.path / BEST):
-            facts = {"format": _FORMAT, "round": str(moment.round)}
+            facts = {"format": FORMAT, "round": str(moment.round)}
             files.write_whole(self.path / BEST, pack_vectors(self._layout.to_canonical(model), facts))
 
     def rewrite(self, history: History) -> None:
@@ -300,62 +246,6 @@ class RunFolder:
         return ServerState(moment.round, self._layout.from_canonical(moment.vectors))
 
 
-def is_finished(folder: Path, experiment: Experiment) -> bool:
-    """Whether this experiment is finished there."""
-    marker = read_marker(folder) if os.path.lexists(folder / MARKER) else None
-    if read_summary(folder, sealed=marker is not None and not marker.older) is None:
-        return False
-    return not Experiment.parse(read_toml(folder / EXPERIMENT)).difference(experiment)
-
-
-def is_played(folder: Path, experiment: Experiment) -> bool:
-    """Whether all rounds of this experiment have been run there: a run stopped early can continue."""
-    return is_finished(folder, experiment) and "stopped_early" not in (read_summary(folder, sealed=False) or {})
-
-
-def read_summary(folder: Path, *, sealed: bool) -> dict[str, Any] | None:
-    """The figures of a finished run; None if it is not finished, or they cannot be read."""
-    try:
-        return files.unseal(files.read_whole(folder / SUMMARY, files.MOST_TEXT), sealed=sealed)
-    except (OSError, InputError):
-        return None
-
-
-def load_moment(folder: Path, name: str = CHECKPOINT) -> ServerState:
-    """The server's vectors in a run folder's checkpoint, or in a model saved beside it, in the canonical order."""
-    path = folder / name
-    marker = read_marker(folder)
-    sealed = marker is not None and not marker.older
-    state, facts = load_vectors(path, sealed=sealed)
-    allowed = [_FORMAT] if sealed else [_FORMAT, _FIRST_FORMAT]
-    if facts.get("format") not in allowed:
-        raise InputError(f"{path}: format {facts.get('format')!r}, this version reads {' and '.join(allowed)}")
-    if not re.fullmatch("[0-9]{1,18}", facts.get("round", "")):
-        raise InputError(f"{path}: does not say which round it belongs to")
-    return ServerState(int(facts["round"]), state)
-
-
-def check_description(folder: Path, marker: Marker | None) -> None:
-    """Refuse a description other than the one the run was started with."""
-    path = folder / EXPERIMENT
-    try:
-        content = files.read_whole(path, files.MOST_TEXT)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if marker is not None and _checksum(content) not in (marker.experiment, marker.longer):
-        raise InputError(f"{path}: was changed or damaged since the run began: its checksum does not match")
-
-
-def check_first_format(folder: Path, experiment: Experiment, layout: Layout) -> None:
-    """Refuse vectors of the first format, which did not record their order, unless that is certain."""
-    given = experiment.model.name.partition(":")[0] == GIVEN
-    if layout.matters and (layout.channels_last or given):
-        raise InputError(
-            f"{folder}: was written by an older version, which stored convolutions in an unrecorded memory "
-            "layout; run it again with --overwrite"
-        )
-
-
 def _not_last(metrics: RoundMetrics, experiment: Experiment) -> RoundMetrics:
     """A round that was evaluated as the last of a run, and no longer is."""
     if metrics.round % experiment.evaluate.every:
@@ -381,16 +271,6 @@ def _check_place(path: Path) -> None:
 def _refuse_link(path: Path) -> None:
     if files.is_link(path):
         raise InputError(f"{path}: is a link; the files of a run folder are its own")
-
-
-def _checksum(content: bytes) -> str:
-    return f"{zlib.crc32(content):08x}"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"cannot be read: {error.strerror}"
-    return f"lacks {error}" if isinstance(error, KeyError) else str(error)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from fedacg.core.vector import FlatModel, Layout, clone, sha256, trainable
 from fedacg.errors import DataMissing, InputError, RunError
 from fedacg.models import parameters
 from fedacg.runs.build import Ingredients, prepare
-from fedacg.runs.folder import (
+from fedacg.runs.contents import (
     BEST,
     CHECKPOINT,
     MODEL,

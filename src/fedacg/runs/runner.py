@@ -24,7 +24,8 @@ from fedacg.runs.callbacks import AtChance, Callback, RunView, named_callbacks
 from fedacg.runs.checks import bound_to_its_rounds, check_cohorts, check_start_fit, check_states, warm_start
 from fedacg.runs.choices import choose_engine, resumed_layout
 from fedacg.runs.client_states import ROOM, ClientStates, scratch_folder
-from fedacg.runs.folder import CLIENTS, RunFolder
+from fedacg.runs.contents import CLIENTS
+from fedacg.runs.folder import RunFolder
 from fedacg.runs.history import History
 from fedacg.runs.model_file import ModelFile
 from fedacg.runs.provenance import summarise

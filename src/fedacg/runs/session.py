@@ -21,7 +21,7 @@ from fedacg.errors import InputError
 from fedacg.runs.build import Ingredients, load_data, prepare
 from fedacg.runs.callbacks import Callback
 from fedacg.runs.choices import choose_engine
-from fedacg.runs.folder import EXPERIMENT, is_finished
+from fedacg.runs.contents import EXPERIMENT, is_finished
 from fedacg.runs.runner import Result, play
 from fedacg.simulation.scoring import Metric
 

@@ -26,7 +26,7 @@ from fedacg.core.files import MOST_TEXT, read_whole
 from fedacg.core.randomness import numpy_generator
 from fedacg.errors import InputError, unknown
 from fedacg.simulation.engine import Job
-from fedacg.simulation.worker import FEW, rehearse
+from fedacg.simulation.rehearsal import FEW, rehearse
 
 CLOCK = "clock/seconds"
 """The figure with the seconds of a real federation that have passed by the end of a round."""

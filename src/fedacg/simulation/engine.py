@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +77,7 @@ class Job:
     @cached_property
     def traffic(self) -> "Traffic":
         """What one client sends, receives and keeps, found in a rehearsal of one step."""
-        from fedacg.simulation.worker import rehearse
+        from fedacg.simulation.rehearsal import rehearse
 
         return rehearse(self)
 
@@ -145,9 +145,8 @@ class Traffic:
         return kind_bytes(self.up) + kind_bytes(self.first)
 
 
-@dataclass(frozen=True)
-class Task:
-    """One client's work in one round."""
+class Task(NamedTuple):
+    """One client's work in one round; a tuple, since they are made and sent by the hundred."""
 
     round: Round
     client: int
@@ -208,13 +207,13 @@ class Answers:
         )
 
     def __iter__(self) -> Iterator[Answer]:
-        uploads, kept = self._rows(self.upload), self._rows(self.keep)
+        uploads, kept = self.rows(self.upload), self.rows(self.keep)
         for task, examples, loss, upload, keep in zip(
             self.tasks, self.examples, self.losses, uploads, kept, strict=True
         ):
             yield Answer(task.client, examples, task.steps, loss, upload, keep)
 
-    def _rows(self, message: Message) -> Iterator[Message]:
+    def rows(self, message: Message) -> Iterator[Message]:
         """The messages of the clients, one by one."""
         columns = [matrix.unbind() for matrix in message.values()]
         return (dict(zip(message, [c[row] for c in columns], strict=True)) for row in range(len(self.tasks)))
@@ -223,6 +222,11 @@ class Answers:
 def as_row(message: Message) -> Message:
     """A client's message as that of a group of one."""
     return {name: tensor.unsqueeze(0) for name, tensor in message.items()}
+
+
+def to_device(message: Message, device: torch.device) -> Message:
+    """A message with its tensors on a device."""
+    return {name: tensor.to(device) for name, tensor in message.items()}
 
 
 ClientMemory = Callable[[int], Message]
@@ -237,6 +241,8 @@ def nothing_kept(client: int) -> Message:
 def recall(memory: ClientMemory, tasks: Sequence[Task]) -> Message:
     """What the clients of a group kept, a row each; zeros stand for a client that kept nothing of a name."""
     each = [memory(task.client) for task in tasks]
+    if len(each) == 1:
+        return as_row(each[0])
     known = {name: tensor for message in each for name, tensor in message.items()}
     found = {}
     for name, like in known.items():

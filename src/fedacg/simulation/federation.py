@@ -74,6 +74,7 @@ class Federation:
         self.job, self.engine, self.rounds, self.memory = job, engine, rounds, memory
         self.sampling, self._evaluate = sampling, evaluate
         self._size = cache(job.data.clients.size)
+        self._planned = cache(lambda client: job.local.steps_for(self._size(client)))
         self._drift, self._network = Drift(job.module), Network(job)
         self._probes = (self._drift, *probes)
         self.server = first_server(job)
@@ -114,8 +115,7 @@ class Federation:
         replies = Replies(self.job, round, broadcast, training, self._weights(tasks, training), self._probes)
         totals = Totals(rule, self._network)
         for answers, group in replies.groups():
-            for reply in group:
-                totals.add(reply)
+            totals.add_rows(group)
             self._keep(round, answers)
         if totals.count or rule.always:  # by default, without answers nothing moves and nothing decays
             moved = rule.step(state, totals, round)
@@ -195,14 +195,9 @@ class Federation:
 
     def _tasks(self, round: Round, attendance: Attendance) -> list[Task]:
         """The tasks of the clients that will answer."""
-        steps_for, stragglers = self.job.local.steps_for, set(attendance.stragglers)
+        stragglers, bad, steps = set(attendance.stragglers), self.sampling.bad, self.sampling.steps
         return [
-            Task(
-                round,
-                client,
-                self.sampling.steps(steps_for(self._size(client)), client in stragglers),
-                bad=client in self.sampling.bad,
-            )
+            Task(round, client, steps(self._planned(client), client in stragglers), bad=client in bad)
             for client in attendance.answered
         ]
 
@@ -214,7 +209,7 @@ class Federation:
         broadcast = rule.broadcast(state, round)
         if rule.first_exchange and tasks:
             point = {"phi": broadcast["phi"], "buffers": state["buffers"]}
-            training = self.engine.train(point, [replace(task, steps=0) for task in tasks], nothing_kept)
+            training = self.engine.train(point, [task._replace(steps=0) for task in tasks], nothing_kept)
             gradient = first.mean(training.answers, self._weights(tasks, training))
             state = {**rule.learn(state, gradient, round), "buffers": state["buffers"]}
             broadcast = rule.broadcast(state, round)
@@ -227,8 +222,8 @@ class Federation:
     def _keep(self, round: Round, answers: Answers) -> None:
         """Store what clients keep."""
         if answers.keep:
-            for answer in answers:
-                self.memory.write(round.number, answer.client, answer.keep)
+            for task, keep in zip(answers.tasks, answers.rows(answers.keep), strict=True):
+                self.memory.write(round.number, task.client, keep)
 
     def conclude(self) -> RoundMetrics | None:
         """The last round with the full evaluation of a run's last round; None if nothing was missing.

@@ -10,15 +10,20 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedacg.config.sections import LocalSettings
+from fedacg.core.tensors import IGNORED
 from fedacg.core.vector import FlatModel, clone
-from fedacg.data.examples import Examples, FederatedData, Pipeline, fetch_together
+from fedacg.data.examples import Examples, FederatedData, Pipeline, fetch, joined
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.methods.method import Method
-from fedacg.methods.parts import IGNORED, Empirical, Forward, ForwardRows, Loss
+from fedacg.methods.parts import Empirical, Forward, ForwardRows, Loss
+from fedacg.models.row_gradients import LayerChain, cross_entropy
+from fedacg.models.rows import RowLayers, keeps_rows
 from fedacg.simulation.local import correct, make_optimiser, orders, precision
 
 _GROUP = 64
@@ -38,29 +43,37 @@ def train(
     settings: LocalSettings,
     rates: Sequence[Sequence[float]],
     seeds: Sequence[Callable[[str], int]],
+    buffers: Tensor | None = None,
 ) -> list[float]:
     """Take the steps of each client on its row of w, one for each of its rates, in place; return the mean losses.
 
+    Its row of the buffers, if the network has any, moves with them.
     Clients come by falling K: those that still have a step to take are always the first rows.
     """
-    gradient = _Gradient(flat, method.losses, settings)
+    streams = [torch.Generator().manual_seed(s("layers")) for s in seeds] if _drops(flat.module) else []
+    layers = RowLayers(streams, {} if buffers is None else flat.buffer_rows(buffers))
+    gradient = _Gradient(flat, method.losses, settings, w, layers)
     optimiser = make_optimiser(settings, w)
     columns = _columns(rates, w)
-    found: list[tuple[Tensor, Tensor]] = []
+    found: list[tuple[Tensor, NDArray[np.int64]]] = []
     for number, step in enumerate(_steps(flat, clients, pipeline, settings.batch, list(map(len, rates)), seeds)):
         rows = w[: len(step.y)]
-        gradient.take(rows, step.x, step.y)
+        gradient.take(rows, step)
         g = method.step.direction(gradient, rows)
         correct(g, rows, method.corrections, settings)
         rows.addcmul_(optimiser.direction(g, rows), columns[number][: len(rows)], value=-1)
         found.append((gradient.loss, step.sizes))
-    total, seen = torch.zeros(2, len(w), dtype=torch.float64)
     # Read only now, and at once: an accelerator need not wait for the host after every step.
-    losses = torch.split(torch.cat([loss for loss, _ in found]).cpu(), [len(sizes) for _, sizes in found])
-    for loss, (_, sizes) in zip(losses, found, strict=True):
-        total[: len(sizes)].addcmul_(loss, sizes)
-        seen[: len(sizes)].add_(sizes)
-    return [loss / count for loss, count in zip(total.tolist(), seen.tolist(), strict=True)]
+    losses = torch.cat([loss for loss, _ in found]).cpu().double().numpy()
+    total, seen, first = np.zeros(len(w)), np.zeros(len(w)), 0
+    for _, sizes in found:
+        total[: len(sizes)] += losses[first : first + len(sizes)] * sizes
+        seen[: len(sizes)] += sizes
+        first += len(sizes)
+    if buffers is not None:
+        flat.write_buffer_rows(buffers, layers.buffers)
+    means: list[float] = (total / seen).tolist()
+    return means
 
 
 def _columns(rates: Sequence[Sequence[float]], w: Tensor) -> Tensor:
@@ -73,20 +86,43 @@ def _columns(rates: Sequence[Sequence[float]], w: Tensor) -> Tensor:
 class _Gradient:
     """g of every client's losses on its own batch, a row each, as a `methods.parts.Gradient`."""
 
-    def __init__(self, flat: FlatModel, losses: Sequence[Loss], settings: LocalSettings) -> None:
-        self._flat, self._losses, self._settings = flat, losses, settings
+    def __init__(
+        self,
+        flat: FlatModel,
+        losses: Sequence[Loss],
+        settings: LocalSettings,
+        like: Tensor,
+        layers: RowLayers,
+    ) -> None:
+        self._flat, self._losses, self._settings, self._layers = flat, losses, settings, layers
+        self._plain = [type(loss) for loss in losses] == [Empirical] and settings.precision == "full"
+        self._chain: LayerChain | None = None
+        self._g = torch.empty_like(like)
 
-    def take(self, w: Tensor, x: Tensor, y: Tensor) -> None:
+    def take(self, w: Tensor, step: "_Step") -> None:
         """Go on to the next batch, of the clients that these rows are of."""
-        self._w, self._x, self._y, self._asked = w, x, y, False
+        self._w, self._x, self._y, self._asked = w, step.x, step.y, False
+        self._layers.take(step.sizes.tolist())
+        if self._plain and self._chain is None:
+            self._chain = LayerChain.of(self._flat, step.x)
+            self._plain = self._chain is not None
 
     def __call__(self, at: Tensor | None = None) -> Tensor:
-        point = self._w if at is None else at.expand(self._w.shape)
-        with precision(self._settings, point.device):
-            loss, g = _differentiate(self._flat, self._losses, point, self._x, self._y)
+        loss, g = self._at(self._w if at is None else at.expand(self._w.shape))
         if not self._asked:
             self.loss, self._asked = loss, True
         return g
+
+    def onto(self, start: Tensor, at: Tensor | None = None, *, keep: float = 1.0, times: float = 1.0) -> Tensor:
+        kept = torch.mul(start, keep)  # first: `start` may be the last gradient, which the next one replaces
+        return kept.add_(self(at), alpha=times)
+
+    def _at(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        if self._chain is not None:
+            loss, slope = cross_entropy(self._chain.forward(w, self._x), self._y)
+            return loss, self._chain.backward(slope, self._g[: len(w)])
+        with precision(self._settings, w.device):
+            return _differentiate(self._flat, self._losses, w, self._x, self._y, self._layers)
 
     def last(self, at: Tensor | None = None) -> Tensor:
         return self(at)
@@ -95,12 +131,16 @@ class _Gradient:
         raise NotImplementedError("a step that asks for another loss does not fuse")
 
 
+def _drops(module: nn.Module) -> bool:
+    return any(isinstance(layer, nn.Dropout) for layer in module.modules())
+
+
 def _differentiate(
-    flat: FlatModel, losses: Sequence[Loss], w: Tensor, x: Tensor, y: Tensor
+    flat: FlatModel, losses: Sequence[Loss], w: Tensor, x: Tensor, y: Tensor, layers: RowLayers
 ) -> tuple[Tensor, Tensor]:
     """The sum of the losses of every row on its own batch, and the gradients, a row each."""
     w = w.detach().requires_grad_()
-    forward = ForwardRows(flat, w, x, y)
+    forward = ForwardRows(flat, w, x, y, layers)
     total = losses[0].of_rows(forward)
     for loss in losses[1:]:
         total = total + loss.of_rows(forward)
@@ -112,7 +152,7 @@ def _differentiate(
 class _Step:
     """One step of the clients that still take one, with the batches of all of them filled up to one length."""
 
-    sizes: Tensor
+    sizes: NDArray[np.int64]
     """Examples of each client's batch that count."""
     x: Tensor
     y: Tensor
@@ -135,35 +175,31 @@ def _steps(
             for length, count, seed in zip(lengths, counts, seeds, strict=True)
             for part in orders(length, batch, count, shuffle.manual_seed(seed("shuffle")))
         ]
-    )
-    augments = (
-        [] if _augments_nothing(pipeline) else [torch.Generator().manual_seed(seed("augment")) for seed in seeds]
-    )
-    n, k = torch.tensor([lengths, counts]).unsqueeze(2)
+    ).numpy()
+    augments = [] if _augments_nothing(pipeline) else [torch.Generator().manual_seed(s("augment")) for s in seeds]
+    n, k = np.array([lengths, counts])[:, :, None]
     epoch = -(-n // batch)  # in steps
-    seen = k // epoch * n + (k % epoch * batch).clamp(max=n)
-    offsets = seen.cumsum(dim=0) - seen
+    seen = k // epoch * n + np.minimum(k % epoch * batch, n)
+    firsts = seen.cumsum(axis=0) - seen  # of each client, in the order
+    everything = joined(clients)
+    order += np.repeat(n.cumsum() - n[:, 0], seen[:, 0])
     stretch = max(1, _FETCH // batch)
     for first in range(0, counts[0], stretch):
-        steps = torch.arange(first, min(first + stretch, counts[0]))
-        active = int((k > first).sum())
-        epochs, earlier = steps // epoch[:active], steps % epoch[:active] * batch
-        sizes = (n[:active] - earlier).clamp(max=batch).where(steps < k[:active], 0)
-        begins = offsets[:active] + epochs * n[:active] + earlier
-        batches = begins.unsqueeze(2) + torch.arange(int(sizes.max()))
-        count = batches < (begins + sizes).unsqueeze(2)
-        x, y = fetch_together(clients[:active], order[batches[count]], sizes.sum(dim=1))
+        steps = np.arange(first, min(first + stretch, counts[0]))[:, None, None]
+        active = slice(int((k > first).sum()))
+        epochs, place = np.divmod(steps, epoch[active])
+        sizes = np.where(steps < k[active], np.minimum(n[active] - place * batch, batch), 0)
+        begins = firsts[active] + epochs * n[active] + place * batch
+        counted = (within := np.arange(sizes.max())) < sizes
+        # Short batches are filled up with an example of the same client, to be ignored.
+        index = order[np.where(counted, begins + within, firsts[active])]
+        x, y = fetch(everything, torch.from_numpy(index.reshape(-1)), flat.w.device)
         assert isinstance(x, Tensor)  # see `obstacle`
-        x, y = x.to(flat.w.device), y.to(flat.w.device)
-        x = flat.prepare(pipeline(x) if _augments_nothing(pipeline) else _augment(pipeline, x, sizes, augments))
-        # Short batches are filled up with an example to be ignored, which is put behind all others.
-        places = torch.full_like(batches, len(y))
-        places[count] = torch.arange(len(y))
-        x = torch.cat([x, x[:1]])
-        y = torch.cat([y, torch.full_like(y[:1], IGNORED)])
-        for number, working in enumerate((sizes > 0).sum(dim=0).tolist()):
-            here = places[:working, number]
-            yield _Step(sizes[:working, number], _take(x, here), _take(y, here))
+        x = flat.prepare(_augment(pipeline, x, sizes, augments) if augments else pipeline(x))
+        x, y = x.view(*index.shape, *x.shape[1:]), y.view(*index.shape, *y.shape[1:])
+        y[torch.from_numpy(~counted).to(y.device)] = IGNORED
+        for number, working in enumerate((sizes > 0).sum(axis=(1, 2)).tolist()):
+            yield _Step(sizes[number, :working, 0], x[number, :working], y[number, :working])
 
 
 def _augments_nothing(pipeline: Pipeline) -> bool:
@@ -172,16 +208,21 @@ def _augments_nothing(pipeline: Pipeline) -> bool:
     return plain or isinstance(pipeline, PlainPipeline)
 
 
-def _augment(pipeline: Pipeline, x: Tensor, sizes: Tensor, augments: Sequence[torch.Generator]) -> Tensor:
+def _augment(
+    pipeline: Pipeline, x: Tensor, sizes: NDArray[np.int64], augments: Sequence[torch.Generator]
+) -> Tensor:
     """The clients' batches through the pipeline, each with the client's own stream, as local.py has them."""
-    streams = [augments[client] for client, row in enumerate(sizes) for _ in row]
-    batches = torch.split(x, sizes.flatten().tolist())
-    return torch.cat([pipeline(part, mine) for part, mine in zip(batches, streams, strict=True) if len(part)])
-
-
-def _take(rows: Tensor, places: Tensor) -> Tensor:
-    """The rows at these places, in the shape of the places; several times as fast as `rows[places]`."""
-    return rows.index_select(0, places.flatten().to(rows.device)).view(*places.shape, *rows.shape[1:])
+    places = torch.split(x, int(sizes.max()))  # of one client's step each
+    batches = {
+        number: pipeline(places[number][:size], augments[client])
+        for number, ((_, client, _), size) in enumerate(np.ndenumerate(sizes))
+        if size
+    }
+    like = next(iter(batches.values()))
+    filled = like.new_zeros(len(places), len(places[0]), *like.shape[1:])
+    for number, part in batches.items():
+        filled[number, : len(part)] = part
+    return filled.flatten(0, 1)
 
 
 def group_size(parameters: int) -> int:
@@ -208,9 +249,9 @@ def obstacle(
         return "data: the labels are floating point, and a batch that is filled up needs a label to ignore"
     if not isinstance(data.clients[0].fetch(torch.zeros(1, dtype=torch.int64))[0], Tensor):
         return "data: the inputs are several tensors, and many clients at once take one"
-    buffer = next((name for name, _ in module.named_buffers()), None)
-    if buffer is not None:
-        return f"model: has a buffer, {buffer}, which may change with every client"
+    for name, layer in module.named_modules():
+        for buffer in () if keeps_rows(layer) else layer._buffers:
+            return f"model: has a buffer, {f'{name}.{buffer}'.lstrip('.')}, which may change with every client"
     if channels_last:
         return "model: its layout is channels-last, in which many clients at once cannot be computed"
     return _try(module, data, batch)
@@ -222,21 +263,31 @@ def _try(module: nn.Module, data: FederatedData, batch: int) -> str | None:
     longest = min(batch, data.clients.size(client))
     x, y = data.clients[client].fetch(torch.arange(longest))
     assert isinstance(x, Tensor)
+    counts = (longest, max(min(2, longest), longest // 2))
     filled = y.clone()
-    filled[max(1, longest // 2) :] = IGNORED
+    filled[counts[1] :] = IGNORED
     flat, plain = FlatModel(clone(module)), Empirical()
     flat.module.train()
     x = flat.prepare(data.pipeline(x))
     w, xs, ys = flat.w.expand(2, -1).contiguous(), x.expand(2, *x.shape), torch.stack([y, filled])
+    buffers = flat.read_buffers()
+    both = buffers.expand(2, -1).clone()
+    layers = RowLayers([torch.Generator().manual_seed(0) for _ in range(2)], flat.buffer_rows(both))
+    layers.take(counts)
     try:
         with warnings.catch_warnings(action="error"):  # torch warns where it would go through the rows one by one
-            _, g = _differentiate(flat, [plain], w, xs, ys)
+            _, g = _differentiate(flat, [plain], w, xs, ys, layers)
     except Exception as error:  # a network may raise anything
         reason = str(error).partition("\n")[0].rstrip(".")
         return f"model: {type(module).__name__} cannot be computed for many clients at once: {reason}"
-    for row, count in zip(g, (longest, max(1, longest // 2)), strict=True):
+    flat.write_buffer_rows(both, layers.buffers)
+    for row, moved, count in zip(g, both, counts, strict=True):
         flat.g.zero_()
-        torch.autograd.backward(plain(Forward(flat.module, x[:count], y[:count])))
-        if not torch.allclose(row, flat.g, rtol=1e-3, atol=1e-3 * float(flat.g.abs().max())):
+        flat.write_buffers(buffers)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            torch.autograd.backward(plain(Forward(flat.module, x[:count], y[:count])))
+        same = torch.allclose(moved, flat.read_buffers(), rtol=1e-3, atol=1e-6)
+        if not same or not torch.allclose(row, flat.g, rtol=1e-3, atol=1e-3 * float(flat.g.abs().max())):
             return f"model: {type(module).__name__} mixes the examples of a batch, so that none can be ignored"
     return None

@@ -130,57 +130,57 @@ class _Gradient:
         """The corrections that are not yet in g."""
         return self._corrections if self._offset is None else self._corrections[1:]
 
+    # Each writes into g what the backward pass then adds to.
+
     def __call__(self, at: Tensor | None = None) -> Tensor:
         self._offset = None
+        self._flat.g.zero_()
         return self._ask(at)
+
+    def onto(self, start: Tensor, at: Tensor | None = None, *, keep: float = 1.0, times: float = 1.0) -> Tensor:
+        self._offset, g = None, self._flat.g
+        if start is not g or keep != 1:
+            torch.mul(start, keep, out=g)
+        return self._ask(at, times)
 
     def last(self, at: Tensor | None = None) -> Tensor:
-        self._offset = self._first
-        return self._ask(at)
-
-    def of(self, loss: Callable[[Forward], Tensor]) -> Tensor:
-        self._offset = None
-        self._pass(loss, None)
-        return self._flat.g
-
-    def _ask(self, at: Tensor | None) -> Tensor:
-        loss = self._pass(lambda forward: sum_losses(self._losses, forward), at)
-        if not self._asked:
-            self._asked, self.loss = True, loss
-        return self._flat.g
-
-    def _pass(self, loss: Callable[[Forward], Tensor], at: Tensor | None) -> Tensor:
-        """Write a gradient into g and return the loss; of a batch's passes only the first leaves traces."""
-        if not self._passed:
-            self._passed = True
-            return self._differentiate(loss, at)
-        buffers = self._flat.read_buffers()
-        set_draws_of_layers(self._flat.w.device, self._draws)
-        value = self._differentiate(loss, at)
-        self._flat.write_buffers(buffers)
-        return value
-
-    def _differentiate(self, loss: Callable[[Forward], Tensor], at: Tensor | None) -> Tensor:
-        flat = self._flat
-        if at is None or at is flat.w:
-            return self._backward(loss)
-        with flat.at(at):
-            return self._backward(loss)
-
-    def _backward(self, loss: Callable[[Forward], Tensor]) -> Tensor:
-        self._start()
-        with precision(self._settings, self._flat.w.device):
-            value = loss(Forward(self._flat.module, self._x, self._y))
-        torch.autograd.backward(value)
-        return value.detach()
-
-    def _start(self) -> None:
-        """Write into g what the backward pass adds to."""
-        g = self._flat.g
+        self._offset, g = self._first, self._flat.g
         if self._offset is None:
             g.zero_()
         elif (offset := self._offset.offset(self._flat.w, g)) is not g:
             g.copy_(offset)
+        return self._ask(at)
+
+    def of(self, loss: Callable[[Forward], Tensor]) -> Tensor:
+        self._offset = None
+        self._flat.g.zero_()
+        self._pass(loss, None)
+        return self._flat.g
+
+    def _ask(self, at: Tensor | None, times: float = 1.0) -> Tensor:
+        loss = self._pass(lambda forward: sum_losses(self._losses, forward), at, times)
+        if not self._asked:
+            self._asked, self.loss = True, loss
+        return self._flat.g
+
+    def _pass(self, loss: Callable[[Forward], Tensor], at: Tensor | None, times: float = 1.0) -> Tensor:
+        """Add a gradient to g and return the loss; of a batch's passes only the first leaves traces."""
+        if not self._passed:
+            self._passed = True
+            return self._differentiate(loss, at, times)
+        buffers = self._flat.read_buffers()
+        set_draws_of_layers(self._flat.w.device, self._draws)
+        value = self._differentiate(loss, at, times)
+        self._flat.write_buffers(buffers)
+        return value
+
+    def _differentiate(self, loss: Callable[[Forward], Tensor], at: Tensor | None, times: float) -> Tensor:
+        flat = self._flat
+        with nullcontext() if at is None or at is flat.w else flat.at(at):
+            with precision(self._settings, flat.w.device):
+                value = loss(Forward(flat.module, self._x, self._y))
+            torch.autograd.backward(value, None if times == 1 else torch.full_like(value, times))
+        return value.detach()
 
 
 def full_gradient(
@@ -221,15 +221,14 @@ def correct(g: Tensor, w: Tensor, corrections: Sequence[Correction], settings: L
         clip(g, settings.clip)
 
 
-def orders(examples: int, batch: int, steps: int, shuffle: torch.Generator) -> Iterator[Tensor]:
+def orders(examples: int, batch: int, steps: int, shuffle: torch.Generator) -> list[Tensor]:
     """A new order of the examples for every epoch; the last one ends where K steps are done."""
-    left = steps
+    found, left = [], steps
     while left > 0:
         order = torch.randperm(examples, generator=shuffle)
-        if left * batch < examples:
-            order = order[: left * batch]
-        yield order
-        left -= -(-len(order) // batch)
+        found.append(order if left * batch >= examples else order[: left * batch])
+        left -= -(-examples // batch)
+    return found
 
 
 def _batches(examples: int, batch: int, steps: int, shuffle: torch.Generator) -> Iterator[Tensor]:

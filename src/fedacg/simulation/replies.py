@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedacg.core.round import BESIDE, Message, Round, is_encoded, message_bytes
 from fedacg.errors import RunError
-from fedacg.methods.rules import Reply
+from fedacg.methods.reply import ReplyRows
 from fedacg.simulation.engine import Answers, Job, Training
 from fedacg.simulation.schedule import rates_of_steps, total_rate
 
@@ -77,7 +77,7 @@ class Replies:
             return math.nan
         return sum(weight * loss for weight, loss in zip(self._weights, self.losses, strict=True))
 
-    def groups(self) -> Iterator[tuple[Answers, list[Reply]]]:
+    def groups(self) -> Iterator[tuple[Answers, ReplyRows]]:
         """The answers of each group of clients, with the replies made from them."""
         for probe in self._probes:
             probe.begin(self._round.number, self._broadcast)
@@ -90,10 +90,10 @@ class Replies:
             if len(self.buffers):
                 for change, weight in zip(buffers, weights, strict=True):
                     self.buffers.add_(change, alpha=weight)
-            clients = [task.client for task in answers.tasks]
+            made = self._made(answers, weights, deltas, buffers, tensors)
             for probe in self._probes:
-                probe.see(Arrivals(clients, weights, deltas, buffers))
-            yield answers, self._made(answers, weights, deltas, buffers, tensors)
+                probe.see(Arrivals(made.clients, weights, deltas, buffers))
+            yield answers, made
         for probe in self._probes:
             probe.end()
 
@@ -129,27 +129,24 @@ class Replies:
 
     def _made(
         self, answers: Answers, weights: Sequence[float], deltas: Tensor, buffers: Tensor, extras: Message
-    ) -> list[Reply]:
-        """A reply for every row of what a group of clients sent."""
-        local, share = self._job.local, 1 / len(self._weights)
-        delta, buffer = deltas.unbind(), buffers.unbind()
-        extra = {name: rows.unbind() for name, rows in extras.items()}
-        encoded = is_encoded if self._job.method.chain.links else lambda _: False
-        payload = {name: rows.unbind() for name, rows in answers.upload.items() if encoded(name)}
-        nothing: Message = {}  # one for all: replies are many
-        return [
-            Reply(
-                client=task.client,
-                weight=weights[row],
-                share=share,
-                examples=examples,
-                steps=task.steps,
-                total_lr=self._total_lr(task.round.lr, task.steps, -(-examples // local.batch)),
-                loss=answers.losses[row],
-                delta=delta[row],
-                buffers=buffer[row],
-                extras={name: rows[row] for name, rows in extra.items()} if extra else nothing,
-                payloads={name: rows[row] for name, rows in payload.items()} if payload else nothing,
-            )
-            for row, (task, examples) in enumerate(zip(answers.tasks, answers.examples, strict=True))
-        ]
+    ) -> ReplyRows:
+        """The replies of a group of clients, from what it sent."""
+        tasks, examples, batch = answers.tasks, answers.examples, self._job.local.batch
+
+        def total_lr(row: int) -> float:
+            return self._total_lr(tasks[row].round.lr, tasks[row].steps, -(-examples[row] // batch))
+
+        links = self._job.method.chain.links
+        return ReplyRows(
+            clients=[task.client for task in tasks],
+            weights=weights,
+            share=1 / len(self._weights),
+            examples=examples,
+            steps=[task.steps for task in tasks],
+            total_lr=total_lr,
+            losses=answers.losses,
+            deltas=deltas,
+            extras=extras,
+            buffers=buffers,
+            payloads={name: rows for name, rows in answers.upload.items() if links and is_encoded(name)},
+        )

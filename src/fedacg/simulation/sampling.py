@@ -161,9 +161,9 @@ class Sampling:
     def attendance(self, round: int, history: Sequence[RoundMetrics] = ()) -> Attendance:
         """Who is asked in a round, who answers, and who straggles; a sampler may look at the rounds before it."""
         asked = self._sample(round, history) if self._cohorts is None else list(self._cohorts[round - 1])
-        fates = [self._fate(round, client) for client in asked]
-        answered = [client for client, (drops, _) in zip(asked, fates, strict=True) if not drops]
-        stragglers = [c for c, (drops, straggles) in zip(asked, fates, strict=True) if straggles and not drops]
+        fates = {client: self._fate(round, client) for client in asked} if self._fails else {}
+        answered = [client for client in asked if not (client in fates and fates[client][0])]
+        stragglers = [client for client, (drops, straggles) in fates.items() if straggles and not drops]
         if self.clock is None:
             return Attendance(tuple(asked), tuple(answered), tuple(stragglers))
         steps = {client: self.steps(self.clock.planned(client), client in stragglers) for client in answered}
@@ -240,10 +240,12 @@ class Sampling:
             raise InputError(f"{_KEY} = {self._cohort.draw}: chose a client twice")
         return chosen
 
+    @property
+    def _fails(self) -> bool:
+        return bool(self._failures.drop or self._failures.straggle)
+
     def _fate(self, round: int, client: int) -> tuple[bool, bool]:
         """Whether a client's update is lost, and whether it straggles."""
         settings = self._failures
-        if not settings.drop and not settings.straggle:
-            return False, False
         drop, straggle = numpy_generator(self._seed, "failures", round, client).random(2)
         return bool(drop < settings.drop), bool(straggle < settings.straggle)

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedacg.core.tensors import Inputs, call
+from fedacg.core.tensors import IGNORED, Inputs, call
 from fedacg.errors import InputError
-from fedacg.methods.parts import IGNORED, LossFunction
+from fedacg.methods.parts import LossFunction
 
 _LOGITS = (functional.binary_cross_entropy_with_logits, functional.multilabel_soft_margin_loss)
 _LOGIT_LOSSES = (nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss)
