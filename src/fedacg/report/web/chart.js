@@ -186,8 +186,7 @@ class Chart {
     const columns = linearTicks(0, end / size, Math.max(3, Math.round(width / 110)), axis.whole);
     const left = 12 + 7 * Math.max(...rows.map((tick) => tickText(tick).length), 2);
     const names = lines.length > MOST_IN_LEGEND && width >= ROOM_FOR_NAMES;
-    const longest = Math.max(...this.shortened(lines).map((label) => label.length), 0);
-    const [right, top, bottom] = [names ? 30 + 6.6 * longest : 14, 26, 44];
+    const [right, top, bottom] = [names ? 26 + this.widest(this.shortened(lines)) : 14, 26, 44];
     const [from, to] = this.log ? [Math.log(low), Math.log(high)] : [low, high];
     const up = this.log ? Math.log : (value) => value;
     return {
@@ -195,6 +194,13 @@ class Chart {
       x: (value) => left + ((width - left - right) * value) / end,
       y: (value) => top + (height - top - bottom) * (1 - (up(value) - from) / (to - from)),
     };
+  }
+
+  /** The width of the widest of some names beside the ends, in the font that this machine has. */
+  widest(labels) {
+    const pen = document.createElement("canvas").getContext("2d");
+    pen.font = `700 12px ${getComputedStyle(this.plot).fontFamily}`;
+    return Math.max(...labels.map((label) => pen.measureText(label).width), 0);
   }
 
   heights(lines) {
