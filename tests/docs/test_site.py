@@ -145,7 +145,7 @@ def test_the_site_asks_no_network_and_no_page_is_wider_than_the_window(
             assert browser.js("document.documentElement.scrollWidth") <= width, page
             assert browser.js("document.body.dataset.mdColorScheme") == palette
         schemes = {address.partition(":")[0] for address in browser.requests()}
-        assert schemes <= {"file", "data", "chrome", "chrome-untrusted"}, "the page, or what the browser has in itself"
+        assert schemes <= {"file", "data", "chrome", "chrome-untrusted"}, "the page, or the browser itself"
         assert browser.complaints() == []
 
 
