@@ -37,6 +37,21 @@ class Ascent(LocalStep):
         return gradient(w + RHO * g / torch.linalg.vector_norm(g, dim=-1, keepdim=True))
 
 
+class Over(LocalStep):
+    """The same, with every point written over the gradient that it was made from; three gradients."""
+
+    def __init__(self, over: bool = True) -> None:
+        self.over = over
+
+    def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
+        g = gradient()
+        for _ in range(2):
+            scale = RHO / torch.linalg.vector_norm(g, dim=-1, keepdim=True)
+            point = torch.addcmul(w, g, scale, out=g) if self.over else torch.addcmul(w, g, scale)
+            g = gradient(point)
+        return gradient.last(torch.add(w, g, out=g) if self.over else w + g)
+
+
 class Twice(LocalStep):
     """Looks at the gradient at w again and again, and must see the same."""
 
@@ -216,6 +231,15 @@ def test_rows_end_where_each_client_alone_does(
         torch.testing.assert_close(deltas[row], answers.upload["delta"][0].view(torch.float64), rtol=0, atol=1e-12)
         assert together.losses[row] == pytest.approx(answers.losses[0], rel=1e-12)
     assert not torch.equal(deltas[0], deltas[1])
+
+
+@pytest.mark.parametrize("group", [1, len(SIZES)])
+@pytest.mark.parametrize("make", [net, chain])
+def test_a_point_may_be_written_over_the_last_gradient(make: Callable[[], nn.Module], group: int) -> None:
+    over, apart = (served(Over(it), group, LocalSettings(epochs=3, batch=4), make) for it in (True, False))
+    for one, other in zip(over, apart, strict=True):
+        assert torch.equal(one.upload["delta"], other.upload["delta"])
+        assert one.losses == other.losses
 
 
 def test_rows_that_ask_again_see_the_same_and_may_ask_elsewhere() -> None:

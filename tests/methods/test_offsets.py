@@ -72,7 +72,7 @@ class CorrectedAscent(Ascent):
     """The mistake: the ascent follows the gradient with its corrections."""
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
-        return gradient.last(self.ascended(gradient.last(), w, self._scratch))
+        return gradient.last(self.ascended(gradient.last(), w))
 
 
 class OwnAscent(LocalStep):

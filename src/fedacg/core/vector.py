@@ -107,14 +107,14 @@ class FlatModel:
         self._own = list(self.unfold(self.w).values())
         self._other, self._others = self.w, self._own
         """The vector that `at` was last asked for, and its views: steps ask for the same again and again."""
-        gradients = self._own if frozen else self.unfold(self.g).values()
-        for p, view, gradient in zip(parameters, self._own, gradients, strict=True):
+        for p, view in zip(parameters, self._own, strict=True):
             view.copy_(p.data)
             p.data = view
-            if frozen:
-                p.requires_grad_(False)
-            else:
-                p.grad = gradient
+            p.requires_grad_(not frozen)
+        self._homes = [] if frozen else [(self.g, list(self.unfold(self.g).values()))]
+        """Where gradients may go, with the views for each: `g`, and a second place once a step needs one."""
+        for _, views in self._homes:
+            self._take(views)
         self._buffers = list(_persistent_buffers(module))
         for buffer in self._buffers:
             buffer.data = buffer.data.clone()
@@ -126,11 +126,14 @@ class FlatModel:
         The vector is copied only if its alignment differs from that of `w`, as that of a message or a file may:
         the rounding of kernels depends on it.
         """
-        if (vector.data_ptr() - self.w.data_ptr()) % _ALIGNED:
-            vector = vector.clone()
-        if not vector.is_set_to(self._other):
-            self._other, self._others = vector, list(self.unfold(vector).values())
-        self._point_to(self._others)
+        views = next((views for home, views in self._homes if home is vector), None)
+        if views is None:
+            if (vector.data_ptr() - self.w.data_ptr()) % _ALIGNED:
+                vector = vector.clone()
+            if not vector.is_set_to(self._other):
+                self._other, self._others = vector, list(self.unfold(vector).values())
+            views = self._others
+        self._point_to(views)
         try:
             yield
         finally:
@@ -139,6 +142,21 @@ class FlatModel:
     def _point_to(self, views: Sequence[Tensor]) -> None:
         for p, view in zip(self._parameters, views, strict=True):
             p.data = view
+
+    def place_g(self, at: Tensor | None = None) -> Tensor:
+        """Have gradients go to their usual memory, or to a second one if the point that they are of lies there."""
+        aside = at is self._homes[0][0]
+        if aside and len(self._homes) == 1:
+            second = torch.empty_like(self.g)
+            self._homes.append((second, list(self.unfold(second).values())))
+        self.g, views = self._homes[aside]
+        if self._parameters[0].grad is not views[0]:
+            self._take(views)
+        return self.g
+
+    def _take(self, gradients: Sequence[Tensor]) -> None:
+        for p, gradient in zip(self._parameters, gradients, strict=True):
+            p.grad = gradient
 
     def load(self, vector: Tensor, buffers: Tensor) -> None:
         """Overwrite parameters and buffers."""

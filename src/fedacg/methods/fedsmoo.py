@@ -37,7 +37,7 @@ class AgreedAscent(LocalStep):
         self.rho = rho
 
     def begin(self, assignment: Assignment) -> None:
-        self._s, self._scratch = assignment.broadcast["s"], assignment.scratch
+        self._s = assignment.broadcast["s"]
         self._sum = assignment.state("mu") + self._s  # μ_i + s
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class AgreedAscent(LocalStep):
         u = gradient.onto(self._sum[rows], keep=-1)
         scale = self.rho / (torch.linalg.vector_norm(u, dim=-1, keepdim=True) + _TINY)
         self._sum[rows].addcmul_(u, scale).sub_(self._s)
-        return gradient.last(torch.addcmul(w, u, scale, out=self._scratch[rows]))
+        return gradient.last(torch.addcmul(w, u, scale, out=u))
 
     def end(self, delta: Tensor, departure: Departure) -> None:
         self._mu = self._sum.sub_(self._s)

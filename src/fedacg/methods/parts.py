@@ -224,6 +224,7 @@ class Gradient(Protocol):
     def __call__(self, at: Tensor | None = None) -> Tensor:
         """g at w, or at another point, without corrections; valid until the next call.
 
+        The point may be written over the last gradient: the next then has memory of its own.
         In all calls, dropout draws the same mask and normalisation statistics move once.
         """
         ...

@@ -40,17 +40,12 @@ class Ascent(LocalStep):
     def __init__(self, rho: float) -> None:
         self.rho = rho
 
-    def begin(self, assignment: Assignment) -> None:
-        self._scratch = assignment.scratch
-
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
-        if not self.rho:
-            return gradient.last()
-        return gradient.last(self.ascended(gradient(), w, self._scratch[: len(w)]))
+        return gradient.last(self.ascended(gradient(), w)) if self.rho else gradient.last()
 
-    def ascended(self, g: Tensor, w: Tensor, out: Tensor) -> Tensor:
-        """w + ε, written to `out`; g may be overwritten."""
-        return torch.addcdiv(w, g, _length(g), value=self.rho, out=out)
+    def ascended(self, g: Tensor, w: Tensor) -> Tensor:
+        """w + ε, written over g."""
+        return torch.addcdiv(w, g, _length(g), value=self.rho, out=g)
 
 
 class AdaptiveAscent(Ascent):
@@ -61,7 +56,7 @@ class AdaptiveAscent(Ascent):
         self.eta = eta
 
     def begin(self, assignment: Assignment) -> None:
-        super().begin(assignment)
+        self._scratch = assignment.scratch
         parameters = assignment.flat.unfold(assignment.flat.w).values()
         stops = list(accumulate(parameter.numel() for parameter in parameters))
         self._vectors = [
@@ -70,12 +65,12 @@ class AdaptiveAscent(Ascent):
             if parameter.dim() < 2
         ]
 
-    def ascended(self, g: Tensor, w: Tensor, out: Tensor) -> Tensor:
-        scale = torch.abs(w, out=out).add_(self.eta)
+    def ascended(self, g: Tensor, w: Tensor) -> Tensor:
+        scale = torch.abs(w, out=self._scratch[: len(w)]).add_(self.eta)
         for span in self._vectors:
             scale[..., span] = 1
         length = _length(g.mul_(scale))
-        return torch.addcdiv(w, scale.mul_(g), length, value=self.rho, out=out)
+        return torch.addcdiv(w, g.mul_(scale), length, value=self.rho, out=g)
 
 
 def add_sam(method: Method, rho: float) -> Method:

@@ -98,6 +98,8 @@ class _Gradient:
         self._plain = [type(loss) for loss in losses] == [Empirical] and settings.precision == "full"
         self._chain: LayerChain | None = None
         self._g = torch.empty_like(like)
+        self._aside: Tensor | None = None
+        """Where g goes if the point that it is taken at was written over the last one."""
 
     def take(self, w: Tensor, step: "_Step") -> None:
         """Go on to the next batch, of the clients that these rows are of."""
@@ -119,8 +121,13 @@ class _Gradient:
 
     def _at(self, w: Tensor) -> tuple[Tensor, Tensor]:
         if self._chain is not None:
+            g = self._g
+            if w.data_ptr() == g.data_ptr():
+                if self._aside is None:
+                    self._aside = torch.empty_like(g)
+                g = self._aside
             loss, slope = cross_entropy(self._chain.forward(w, self._x), self._y)
-            return loss, self._chain.backward(slope, self._g[: len(w)])
+            return loss, self._chain.backward(slope, g[: len(w)])
         with precision(self._settings, w.device):
             return _differentiate(self._flat, self._losses, w, self._x, self._y, self._layers)
 

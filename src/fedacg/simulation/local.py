@@ -134,17 +134,17 @@ class _Gradient:
 
     def __call__(self, at: Tensor | None = None) -> Tensor:
         self._offset = None
-        self._flat.g.zero_()
+        self._flat.place_g(at).zero_()
         return self._ask(at)
 
     def onto(self, start: Tensor, at: Tensor | None = None, *, keep: float = 1.0, times: float = 1.0) -> Tensor:
-        self._offset, g = None, self._flat.g
+        self._offset, g = None, self._flat.place_g(at)
         if start is not g or keep != 1:
             torch.mul(start, keep, out=g)
         return self._ask(at, times)
 
     def last(self, at: Tensor | None = None) -> Tensor:
-        self._offset, g = self._first, self._flat.g
+        self._offset, g = self._first, self._flat.place_g(at)
         if self._offset is None:
             g.zero_()
         elif (offset := self._offset.offset(self._flat.w, g)) is not g:
@@ -152,10 +152,10 @@ class _Gradient:
         return self._ask(at)
 
     def of(self, loss: Callable[[Forward], Tensor]) -> Tensor:
-        self._offset = None
-        self._flat.g.zero_()
+        self._offset, g = None, self._flat.place_g()
+        g.zero_()
         self._pass(loss, None)
-        return self._flat.g
+        return g
 
     def _ask(self, at: Tensor | None, times: float = 1.0) -> Tensor:
         loss = self._pass(lambda forward: sum_losses(self._losses, forward), at, times)
