@@ -76,7 +76,18 @@ class Onto(LocalStep):
     """The same, added up by the gradients"""
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
-        return gradient.onto(gradient.onto(w, keep=1 / 2), torch.zeros_like(w), times=-1 / 3)
+        half = gradient.onto(lambda g: torch.mul(w, 1 / 2, out=g))
+        return gradient.onto(half, torch.zeros_like(w), times=-1 / 3)
+
+
+class Beside(LocalStep):
+    """w + g(w; B), onto a vector that stays as it is"""
+
+    def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
+        kept = w.clone()
+        g = gradient.onto(kept)
+        assert torch.equal(kept, w)
+        return g
 
 
 class Difference(LocalStep):
@@ -216,7 +227,7 @@ def served(step: LocalStep, group: int, settings: LocalSettings, make: Callable[
 
 @pytest.mark.parametrize("make", [net, chain])
 @pytest.mark.parametrize(
-    "step", [LocalStep(), Ascent(), Onto(), Difference()], ids=lambda step: type(step).__name__
+    "step", [LocalStep(), Ascent(), Onto(), Beside(), Difference()], ids=lambda step: type(step).__name__
 )
 @pytest.mark.parametrize(
     "local", [{}, {"clip": 0.4, "momentum": 0.5, "weight_decay": 0.1}, {"within": "linear", "optimiser": "adam"}]

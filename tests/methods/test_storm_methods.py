@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedacg import methods
 from fedacg.errors import InputError
+from fedacg.methods.parts import Start
 from fedacg.methods.storm import Storm
 from support.quadratics import client, states
 
@@ -85,8 +86,11 @@ class Noisy:
         assert at is not None
         return at + self.noise
 
-    def onto(self, start: Tensor, at: Tensor | None = None, *, keep: float = 1.0, times: float = 1.0) -> Tensor:
-        return keep * start + times * self(at)
+    def onto(self, start: Start, at: Tensor | None = None, *, times: float = 1.0) -> Tensor:
+        if not isinstance(start, Tensor):
+            start(written := torch.empty_like(self.noise))
+            start = written
+        return start + times * self(at)
 
     def of(self, loss: object) -> Tensor:
         raise AssertionError

@@ -37,18 +37,21 @@ class AgreedAscent(LocalStep):
         self.rho = rho
 
     def begin(self, assignment: Assignment) -> None:
-        self._s = assignment.broadcast["s"]
-        self._sum = assignment.state("mu") + self._s  # μ_i + s
+        self._s, self._steps = assignment.broadcast["s"], assignment.steps
+        self._taken = 0
+        # −μ_i − s, which each step changes by s − ε. The s's are added up as they are used, which saves a pass.
+        self._minus = -(assignment.state("mu") + self._s)
 
     def direction(self, gradient: Gradient, w: Tensor) -> Tensor:
-        rows = slice(len(w))
-        u = gradient.onto(self._sum[rows], keep=-1)
+        minus = self._minus[: len(w)]
+        u = gradient.onto(lambda g: torch.add(minus, self._s, alpha=self._taken, out=g))
         scale = self.rho / (torch.linalg.vector_norm(u, dim=-1, keepdim=True) + _TINY)
-        self._sum[rows].addcmul_(u, scale).sub_(self._s)
+        minus.addcmul_(u, scale, value=-1)
+        self._taken += 1
         return gradient.last(torch.addcmul(w, u, scale, out=u))
 
     def end(self, delta: Tensor, departure: Departure) -> None:
-        self._mu = self._sum.sub_(self._s)
+        self._mu = -(self._minus + (self._steps + 1) * self._s)
         departure.send("mu", self._mu)
 
     def keep(self, arrived: Callable[[str], Tensor]) -> Message:

@@ -218,6 +218,10 @@ class Pull(Offset):
         return out
 
 
+Start = Tensor | Callable[[Tensor], object]
+"""A vector that a gradient is added to, or a function that writes it to the memory it is given."""
+
+
 class Gradient(Protocol):
     """The gradient of the losses on a step's batch."""
 
@@ -229,8 +233,8 @@ class Gradient(Protocol):
         """
         ...
 
-    def onto(self, start: Tensor, at: Tensor | None = None, *, keep: float = 1.0, times: float = 1.0) -> Tensor:
-        """keep·start + times·g, valid as long; `start` may be what the last call returned.
+    def onto(self, start: Start, at: Tensor | None = None, *, times: float = 1.0) -> Tensor:
+        """start + times·g, valid as long; `start` may be what the last call returned, or what a function writes.
 
         Cheaper than adding afterwards, as autograd adds to what is in g.
         """

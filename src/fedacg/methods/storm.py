@@ -6,6 +6,7 @@ With a = 1 it is the plain gradient. The two gradients must share their batch: w
 g(w_k) − g(w_{k−1}) has the noise of two batches, which does not cancel.
 """
 
+import torch
 from torch import Tensor
 
 from fedacg.methods.parts import Gradient
@@ -31,7 +32,7 @@ class Storm:
             return g
         rows, kept = slice(len(w)), 1 - self._a
         v, previous = self._v[rows], self._previous[rows]
-        g = gradient.onto(v, w, keep=kept)
+        g = gradient.onto(lambda g: torch.mul(v, kept, out=g), w)
         g = gradient.onto(g, previous, times=-kept)
         previous.copy_(w)
         v.copy_(g)

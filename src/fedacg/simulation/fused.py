@@ -21,7 +21,7 @@ from fedacg.core.vector import FlatModel, clone
 from fedacg.data.examples import Examples, FederatedData, Pipeline, fetch, joined
 from fedacg.data.pipelines import ImagePipeline, PlainPipeline
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Empirical, Forward, ForwardRows, Loss
+from fedacg.methods.parts import Empirical, Forward, ForwardRows, Loss, Start
 from fedacg.models.row_gradients import LayerChain, cross_entropy
 from fedacg.models.rows import RowLayers, keeps_rows
 from fedacg.simulation.local import correct, make_optimiser, orders, precision
@@ -115,8 +115,13 @@ class _Gradient:
             self.loss, self._asked = loss, True
         return g
 
-    def onto(self, start: Tensor, at: Tensor | None = None, *, keep: float = 1.0, times: float = 1.0) -> Tensor:
-        kept = torch.mul(start, keep)  # first: `start` may be the last gradient, which the next one replaces
+    def onto(self, start: Start, at: Tensor | None = None, *, times: float = 1.0) -> Tensor:
+        # First: `start` may be the last gradient, which the next one replaces.
+        kept = torch.empty_like(self._w)
+        if isinstance(start, Tensor):
+            kept.copy_(start)
+        else:
+            start(kept)
         return kept.add_(self(at), alpha=times)
 
     def _at(self, w: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from fedacg.core.tensors import Inputs, draws_of_layers, set_draws_of_layers
 from fedacg.core.vector import FlatModel, clip
 from fedacg.data.examples import Examples, Pipeline, feed, fetch
 from fedacg.methods.method import Method
-from fedacg.methods.parts import Correction, Forward, LocalStep, Loss, Offset
+from fedacg.methods.parts import Correction, Forward, LocalStep, Loss, Offset, Start
 
 
 class Optimiser(ABC):
@@ -137,10 +137,12 @@ class _Gradient:
         self._flat.place_g(at).zero_()
         return self._ask(at)
 
-    def onto(self, start: Tensor, at: Tensor | None = None, *, keep: float = 1.0, times: float = 1.0) -> Tensor:
+    def onto(self, start: Start, at: Tensor | None = None, *, times: float = 1.0) -> Tensor:
         self._offset, g = None, self._flat.place_g(at)
-        if start is not g or keep != 1:
-            torch.mul(start, keep, out=g)
+        if not isinstance(start, Tensor):
+            start(g)
+        elif start is not g:
+            g.copy_(start)
         return self._ask(at, times)
 
     def last(self, at: Tensor | None = None) -> Tensor:
