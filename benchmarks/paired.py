@@ -1,6 +1,6 @@
 """Every method of a comparison less one of them, seed by seed: a CSV table, and the same as Markdown.
 
-    python benchmarks/paired.py runs/main [--less FedAvg] [--at 100] [--out docs/results/visits/main.csv]
+    python benchmarks/paired.py runs/main [runs/more …] [--less FedAvg] [--at 100] [--out docs/results/visits/main.csv]
 
 Figures are moving averages of the test accuracy in percent, at the last round or at an earlier one. Intervals are
 paired bootstraps over the seeds, as in a report's differences, and p is corrected by Holm; there methods are
@@ -8,6 +8,7 @@ compared with the best, here with the one that is asked for, by its name in a re
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -18,10 +19,10 @@ from fedacg.report.statistics import differences
 COLUMNS = ("method", "seeds", "mean", "deviation", "less", "low", "high", "p", "each")
 
 
-def samples(folder: Path, round: int | None) -> dict[str, dict[int, float]]:
+def samples(folders: Sequence[Path], round: int | None) -> dict[str, dict[int, float]]:
     """Moving averages by method and seed, in percent; runs that have not come so far are left out."""
     found: dict[str, dict[int, float]] = {}
-    for group in group_runs([load_run(run) for run in find_runs([folder])]):
+    for group in group_runs([load_run(run) for run in find_runs(folders)]):
         for run in group.runs:
             last = round or (len(run.history) if run.summary else 0)
             value = run.history.moving_average_at(last)
@@ -39,12 +40,12 @@ def shown(row: table.Row) -> tuple[str, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--less", default="FedAvg", metavar="METHOD")
     parser.add_argument("--at", type=int, default=None, metavar="ROUND")
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
-    found = samples(arguments.folder, arguments.at)
+    found = samples(arguments.folders, arguments.at)
     names = list(found)
     if arguments.less not in names:
         parser.error(f"--less {arguments.less}: no finished run of it; there are {', '.join(names)}")
