@@ -1,9 +1,10 @@
-"""CPU seconds of imports, of commands that need no torch, and of a first round.
+"""CPU seconds of imports, of commands that need no torch, of a first round, and of a worker's start.
 
     python benchmarks/starts.py [--turns 5]
 
 User and system time of whole processes, the least of the turns: what else the machine does only adds to it. Python
-may write its bytecode, whatever the environment says, so that only the first turn compiles.
+may write its bytecode, whatever the environment says, so that only the first turn compiles. A worker's start is what
+six workers take more than two, by four.
 """
 
 import argparse
@@ -42,12 +43,16 @@ def main() -> None:
     turns = parser.parse_args().turns
     least = {f"import {name}": ["-c", f"import {name}"] for name in IMPORTS}
     with TemporaryDirectory() as folder:
-        first = f"run quickstart --set rounds=1 --out {folder}/run --overwrite"
-        for command in (*COMMANDS, first):
-            shown = command.partition(" --out")[0]
-            least[f"fedacg {shown}"] = ["-m", "fedacg", *shlex.split(command)]
+        first = "run quickstart --set rounds=1"
+        few, many = (f"{first} --set engine.workers={workers}" for workers in (2, 6))
+        for command in (*COMMANDS, first, few, many):
+            out = f" --out {folder}/run --overwrite" if command.startswith(first) else ""
+            least[f"fedacg {command}"] = ["-m", "fedacg", *shlex.split(command + out)]
+        found = {}
         for shown, arguments in least.items():
-            print(f"{min(cpu_seconds(*arguments) for _ in range(turns)):.2f} s  {shown}", flush=True)
+            found[shown] = min(cpu_seconds(*arguments) for _ in range(turns))
+            print(f"{found[shown]:.2f} s  {shown}", flush=True)
+    print(f"{(found[f'fedacg {many}'] - found[f'fedacg {few}']) / 4:.2f} s  a worker's start")
 
 
 if __name__ == "__main__":

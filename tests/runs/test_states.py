@@ -31,13 +31,19 @@ def visits(folder: Path) -> set[str]:
     return {path.stem for path in folder.glob("*/*")}
 
 
-def three_rounds(folder: Path, room: int = 0) -> ClientStates:
-    """Clients 0 and 1 take part in round 1, 1 and 2 in round 2, 1 in round 3; a state is round + client/10."""
+def three_rounds(folder: Path, room: int = 0, checkpoint: int = 0) -> ClientStates:
+    """Clients 0 and 1 take part in round 1, 1 and 2 in round 2, 1 in round 3; a state is round + client/10.
+
+    There may be a checkpoint after one of the rounds.
+    """
     memory = ClientStates(folder, room=room)
     memory.rewind(0)
     for round, cohort in enumerate(([0, 1], [1, 2], [1]), start=1):
         for i in cohort:
             memory.write(round, i, vector(round + i / 10))
+        if round == checkpoint:
+            memory.settle(round)
+            memory.forget(round)
     return memory
 
 
@@ -62,7 +68,7 @@ def test_the_last_visit_counts(tmp_path: Path) -> None:
 def test_going_back_finds_the_states_of_that_round(
     tmp_path: Path, round: int, expected: list[float | None]
 ) -> None:
-    three_rounds(tmp_path)
+    three_rounds(tmp_path, checkpoint=round)
     for _ in range(2):  # going back twice is going back once
         memory = ClientStates(tmp_path)
         memory.rewind(round)
@@ -193,7 +199,7 @@ def test_states_that_no_checkpoint_counts_on_yet_stay_in_memory(tmp_path: Path) 
 
 def test_where_memory_has_no_more_room_the_oldest_states_are_written(tmp_path: Path) -> None:
     memory = three_rounds(tmp_path, room=2 * BYTES)
-    assert visits(tmp_path) == {"0-1", "1-1", "1-2"}
+    assert visits(tmp_path) == {"0-1", "1-2"}  # client 1 of round 1 was written, too, until round 3
     assert found(memory) == pytest.approx([1.0, 3.1, 2.2])
     memory.settle(3)
     memory.forget(3)
@@ -210,6 +216,20 @@ def test_states_outdated_before_a_checkpoint_are_never_written(tmp_path: Path) -
     assert found(memory, 1) == [49]
     memory.rewind(48)
     assert found(memory, 1) == [48]
+
+
+@pytest.mark.parametrize(("checkpoint", "back", "value"), [(0, 48, 48), (3, 48, 48), (3, 3, 3.1)])
+def test_a_client_has_few_files_however_late_the_next_checkpoint_is(
+    tmp_path: Path, checkpoint: int, back: int, value: float
+) -> None:
+    memory = three_rounds(tmp_path, checkpoint=checkpoint)
+    for round in range(4, 50):
+        memory.write(round, 1, vector(round))
+    of_checkpoint = {"1-3"} if checkpoint else set()
+    assert visits(tmp_path) == {"0-1", *of_checkpoint, "1-48", "1-49", "2-2"}
+    resumed = ClientStates(tmp_path)
+    resumed.rewind(back)
+    assert found(resumed) == pytest.approx([1.0, value, 2.2])
 
 
 def test_forgotten_states_give_their_room_back(tmp_path: Path) -> None:

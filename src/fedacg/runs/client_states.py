@@ -97,9 +97,12 @@ class ClientStates:
         """The rounds whose states are there, by client, in ascending order."""
         self._unsettled: set[int] = set()
         """Clients with visits that no checkpoint covers yet."""
+        self._covered = 0
+        """The round of the last checkpoint."""
 
     def rewind(self, round: int) -> None:
         """Go back to the states after a round; 0 removes all."""
+        self._covered = round
         for key in [key for key in self._unwritten if key[1] <= round]:
             self._put(*key)
         for key in list(self._near):
@@ -179,13 +182,12 @@ class ClientStates:
 
     def forget(self, round: int) -> None:
         """Remove states that are no longer needed, now that a checkpoint of this round is on disk."""
+        self._covered = round
         for client in list(self._unsettled):
             visits = self._visits[client]
             covered = [visit for visit in visits if visit <= round]
             for visit in covered[:-1]:
-                if (client, visit) not in self._unwritten:
-                    files.remove(self._path(client, visit))  # gone if Ctrl-C came in the middle of this
-                self._drop(client, visit)
+                self._remove(client, visit)
             self._visits[client] = covered[-1:] + [visit for visit in visits if visit > round]
             if visits[-1] <= round:
                 self._unsettled.discard(client)
@@ -208,12 +210,21 @@ class ClientStates:
             self._unwritten.discard((client, round))
 
     def _supersede(self, client: int, round: int) -> None:
-        """Drop the states that are in memory only and that no checkpoint can ask for, now that a round writes."""
+        """Remove the states that no checkpoint asks for, neither the last nor the next, now that a round writes.
+
+        So a client has three at most, however long it takes until there is a checkpoint.
+        """
         # The earliest checkpoint that may still come is that of the round before.
         for visit in [visit for visit in self._visits[client] if visit < round][:-1]:
-            if (client, visit) in self._unwritten:
-                self._drop(client, visit)
+            if visit > self._covered:
+                self._remove(client, visit)
                 self._visits[client].remove(visit)
+
+    def _remove(self, client: int, round: int) -> None:
+        """Remove a state from memory and disk."""
+        if (client, round) not in self._unwritten:
+            files.remove(self._path(client, round))  # gone if Ctrl-C came in the middle of this
+        self._drop(client, round)
 
     def _path(self, client: int, round: int) -> Path:
         return self._folder / str(client // _SHARD) / f"{client}-{round}.safetensors"
