@@ -1,6 +1,6 @@
 """Every method of a comparison less one of them, seed by seed: a CSV table, and the same as Markdown.
 
-    python benchmarks/paired.py runs/main [runs/more …] [--less FedAvg] [--at 100] [--out docs/results/visits/main.csv]
+    python benchmarks/paired.py runs/main [runs/more …] [--less FedAvg] [--at 100] [--out TABLE.csv]
 
 Figures are moving averages of the test accuracy in percent, at the last round or at an earlier one. Intervals are
 paired bootstraps over the seeds, as in a report's differences, and p is corrected by Holm; there methods are

@@ -3,8 +3,8 @@
     python benchmarks/starts.py [--turns 5]
 
 User and system time of whole processes, the least of the turns: what else the machine does only adds to it. Python
-may write its bytecode, whatever the environment says, so that only the first turn compiles. A worker's start is what
-six workers take more than two, by four.
+may write its bytecode, whatever the environment says, so that only the first turn compiles. A worker's start is
+what six workers take more than two, by four.
 """
 
 import argparse
